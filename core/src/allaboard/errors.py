@@ -56,7 +56,7 @@ class Problem:
         # A value may be a secret's by the name before it: what is hidden in both together is hidden in each.
         both, head = redact_text(f"{self.path}: {message}"), f"{path}: "
         if self.path and both.startswith(head):
-            message = both.removeprefix(head)
+            message = both[len(head) :]
         object.__setattr__(self, "message", visible(message, tabs=True))
         object.__setattr__(self, "path", visible(path, tabs=True))
         if self.suggestion is not None:

@@ -178,10 +178,10 @@ def test_a_word_that_is_no_format(foreign: Terminal) -> None:
     assert said.code == 2 and "checkpoints.format" in said.text and "auto" in said.text
 
 
-def test_on_a_cluster_it_is_an_objection(foreign: Terminal) -> None:
+def test_on_a_cluster_a_bucket_has_no_path_either(foreign: Terminal) -> None:
     saving = {"uri": "s3://bucket/out", "format": "auto"}
     said = foreign("render", a_job(foreign, checkpoints=saving, image="registry.lab/train:v3"))
-    assert said.code == 2 and "'{checkpoint}' cannot be filled in on a cluster yet" in said.text
+    assert said.code == 2 and "'{checkpoint}' is the path of a folder" in said.text
     command = ["sh", "-c", "echo ${checkpoint} {a,b} '{\"checkpoint\": 1}'"]
     job = a_job(foreign, checkpoints=saving, image="registry.lab/train:v3", command=command, environment={})
     assert foreign("render", job).code == 0

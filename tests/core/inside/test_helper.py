@@ -183,7 +183,7 @@ def test_torchrun(helper: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["endpoint.py", "python/sitecustomize.py"])
 def test_a_python_that_knows_no_anonymous_files(helper: Path, file: str) -> None:
     """As conda's, which is built for an old glibc."""
-    given = "anonymous = {'endpoint.py': lambda: made['_anonymous_file']('a-name', made['_libc']())}"
+    given = "anonymous = {'endpoint.py': lambda: made['anonymous_file']('a-name', made['libc_of_process']())}"
     script = (
         "import os, sys\ndel os.memfd_create\n"
         f"made = {{'__name__': 'made', '__file__': {str(helper / file)!r}}}\n"

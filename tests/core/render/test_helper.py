@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,10 +13,12 @@ from allaboard.backends.kubernetes.lifecycle.helper import helper_files
 from allaboard.checking.job import check, require_valid
 from allaboard.convert.manifests import Document, convert
 from allaboard.engines import ENGINES, engine_of
-from allaboard.job.helper import FOLDER, VOLUME, start_words, without_helper
+from allaboard.errors import BadInput
+from allaboard.job.helper import CHECKPOINTS, FOLDER, VOLUME, start_words, without_helper
 from allaboard.job.identity import spec_hash, spec_of
 from allaboard.lint import lint_object
 from allaboard.render.cluster_facts import ASSUMED
+from allaboard.render.helper import keeps_checkpoints
 from allaboard.render.manifests import Rendered, render
 from allaboard.runs.layout import lay_out
 
@@ -170,6 +173,64 @@ def test_what_is_lost_is_told(fields: dict[str, Any], words: str) -> None:
         helper=helper_files("exec"),
     )  # fmt: skip
     assert off.unhelped == ()
+
+
+SHARED = {"storage": [{"mount": "/out", "pvc": "shared"}], "checkpoints": {"uri": "/out/x", "format": "auto"}}
+
+
+def attempt(**fields: Any) -> Rendered:
+    fields = {"name": "digits", "image": "x", "command": COMMAND, "workers": 2, **SHARED, **fields}
+    job = require_valid({name: value for name, value in fields.items() if value is not None})
+    layout = lay_out(job, engine_of(job), "digits-1")
+    files = helper_files("exec", keeps_checkpoints(layout))
+    return render(job, layout, ASSUMED, launch="l", spec_hash="h", helper=files)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, ["adopt", "adopt"]),
+        ({"command": [*COMMAND, "--resume", "{checkpoint}"]}, ["fill", "fill"]),
+        ({"environment": {"RESUME": "{checkpoint}"}}, ["fill", "fill"]),
+        ({"args": ["x={checkpoint}"]}, ["fill", "fill"]),
+        ({"groups": {"master": 1, "worker": {"replicas": 1, "command": ["python", "w.py", "{checkpoint}"]}},
+          "workers": None}, ["adopt", "fill"]),
+        ({"checkpoints": {"uri": "/out/x"}}, []),
+        ({"checkpoints": {"uri": "/out/x"}, "args": ["x={checkpoint}"]}, []),
+        ({"checkpoints": {"uri": "s3://out/x", "format": "auto"}}, []),
+    ],
+)  # fmt: skip
+def test_who_keeps_checkpoints_is_told_and_has_what_judges_them(
+    fields: dict[str, Any], told: list[str]
+) -> None:
+    made = attempt(**fields)
+    named = [v["value"] for env in within(made.job, "env") for v in env if v["name"] == CHECKPOINTS]
+    assert named == told
+    (helper,) = [m for m in made.manifests if m["metadata"]["name"].endswith("-helper")]
+    assert ("binaryData" in helper) is bool(told)
+    if told:
+        assert {*helper["binaryData"]} == {"checkpoints.zip"} and "keep.py" in helper["data"]
+        assert len(json.dumps(helper)) < 256 * 1024, "a quarter of a ConfigMap"
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "words"),
+    [
+        ({"inject": "off"}, "command", "filled in by the helper"),
+        ({"command": None, "args": ["{checkpoint}"]}, "command", "filled in by the helper"),
+        ({"environment": {"ALLABOARD_STARTUP": "off"}}, "command", "or is off"),
+        ({"elastic": {"min": 1, "max": 2}}, "command", "an elastic gang"),
+        ({"checkpoints": {"uri": "s3://out/x", "format": "auto"}}, "checkpoints.uri", "below a mount"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_filled_in_is_a_problem(fields: dict[str, Any], path: str, words: str) -> None:
+    fields = {"command": ["python", "t.py", "{checkpoint}"], "workers": 2, **SHARED, **fields}
+    job = require_valid({"name": "digits", "image": "x"} | {k: v for k, v in fields.items() if v is not None})
+    layout = lay_out(job, engine_of(job), "digits-1")
+    with pytest.raises(BadInput) as refused:
+        render(job, layout, ASSUMED, launch="l", spec_hash="h", helper=helper_files("exec", True))
+    [problem] = [p for p in refused.value.problems if "{checkpoint}" in p.message]
+    assert problem.path == path and words in problem.message
 
 
 def test_no_endpoint_in_the_network_of_a_node() -> None:

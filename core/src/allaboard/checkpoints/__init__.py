@@ -21,8 +21,9 @@ from allaboard.checkpoints.listing import (
     scan,
     verify,
 )
-from allaboard.checkpoints.manifest import Checkpoint, Manifest, Part, folder_name, step_of
+from allaboard.checkpoints.manifest import Checkpoint, Manifest, Part, folder_name
 from allaboard.checkpoints.metrics import parse_best
+from allaboard.checkpoints.names import step_of
 from allaboard.checkpoints.retention import Pruned, prune
 from allaboard.checkpoints.saving import save
 

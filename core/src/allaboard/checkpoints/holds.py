@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from allaboard.checkpoints.manifest import folder_name, step_of
+from allaboard.checkpoints.manifest import folder_name
+from allaboard.checkpoints.names import HOLDS, step_of
 from allaboard.errors import StorageError, StorageMissing
 from allaboard.storage.base import Store, read_small
 from allaboard.text.units import from_rfc3339, rfc3339
 from allaboard.text.untrusted import parse_json
 
-FOLDER = "holds"
+FOLDER = HOLDS
 VERSION = 1
 #: How long a hold lasts unless it is renewed.
 SECONDS = 3600.0
@@ -57,7 +58,7 @@ def list_holds(store: Store) -> list[Hold]:
     """
     placed = []
     for entry in store.entries(FOLDER):
-        match = _NAME.fullmatch(entry.key.removeprefix(f"{FOLDER}/"))
+        match = _NAME.fullmatch(entry.key[len(FOLDER) + 1 :])
         step = step_of(match.group(1)) if match else None
         if step is not None:
             with suppress(StorageMissing):

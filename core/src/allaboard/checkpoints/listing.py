@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from allaboard.checkpoints.hashing import file_digest
-from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part, folder_name, step_of
+from allaboard.checkpoints.manifest import MANIFEST, Checkpoint, Manifest, Part, folder_name
 from allaboard.checkpoints.metrics import best_of
+from allaboard.checkpoints.names import RUN_FOLDER, step_of
 from allaboard.checkpoints.writers import FOLDER as WRITERS
 from allaboard.checkpoints.writers import is_superseded, newest_writer, numbers_of
 from allaboard.errors import BadInput, Corrupt, StorageMissing
@@ -326,8 +327,6 @@ def _has_files(store: Store) -> bool:
         return False
 
 
-RUN_FOLDER = re.compile(r".+-[0-9a-f]{8}(-g\d+)?")
-"""Names of the folders of runs, as `allaboard.job.identity` makes them."""
 _LEVELS_UP = 6
 LOOKED_AT = 1000
 """Names in a folder by which the format of a checkpoint is told."""

@@ -52,7 +52,6 @@ STEP_FROM_EPOCH, STEP_FROM_TIME = "step_from_epoch", "step_from_time"
 
 _PLACE = re.compile(r"\.{1,2}(?:/(?P<below>.+))?")
 _WORD = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
-_FOLDER = re.compile(r"step-(\d{12})")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
@@ -61,12 +60,6 @@ def folder_name(step: int) -> str:
     if not _is_count(step) or step >= 10**12:
         raise BadInput(f"step {step!r} is not a step; give a whole number from 0 to 999999999999")
     return f"step-{step:012d}"
-
-
-def step_of(folder: str) -> int | None:
-    """The inverse of `folder_name`; None for any other name."""
-    match = _FOLDER.fullmatch(folder)
-    return int(match.group(1)) if match else None
 
 
 def check_part_name(name: str) -> str:

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.checkpoints.manifest import Manifest
+from allaboard.checkpoints.names import WRITERS
 from allaboard.errors import (
     OwnershipConflict,
     StorageConflict,
@@ -43,7 +44,7 @@ from allaboard.storage.base import Store, join, read_small
 from allaboard.text.units import rfc3339
 from allaboard.text.untrusted import Unreadable, parse_json, show
 
-FOLDER = "writers"
+FOLDER = WRITERS
 VERSION = 1
 #: So many takeovers are repeated; a checkpoint of a writer before them is judged by these.
 KEPT = 1000

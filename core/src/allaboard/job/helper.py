@@ -27,6 +27,8 @@ finds no variable in them.
 VOLUME = "allaboard-helper"
 ENDPOINT = "ALLABOARD_ENDPOINT"
 """Variable: ``off``, and no endpoint is opened."""
+CHECKPOINTS, ADOPT, FILL = "ALLABOARD_HELP_CHECKPOINTS", "adopt", "fill"
+"""Variable: another library writes the checkpoints; and the command, or a variable, needs one."""
 _PYTHON = re.compile(r"(.*/)?python(3(\.[0-9]+)?)?")
 _PLAIN_SHELL = re.compile(r"(.*/)?(sh|dash|ash)")
 _LEFT_ALONE = re.compile(r"(.*/)?sshd")

@@ -5,15 +5,19 @@ out.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from allaboard.errors import Problem
 from allaboard.job import helper
+from allaboard.runs.resume_template import TEMPLATE, has_template
 from allaboard.text.units import counted
+from allaboard.text.untrusted import show
 
 if TYPE_CHECKING:
-    from allaboard.runs.layout import Layout
+    from allaboard.runs.layout import Group, Layout
 
+SWITCH = "ALLABOARD_STARTUP"
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOST = (
     "stacks of a hang are told by images with allaboard alone, and nothing answers Kubeflow's progress "
@@ -23,6 +27,15 @@ _BY_SSHD = (
     "sshd starts the ranks, without the variables of the launcher; nothing answers Kubeflow's progress "
     "protocol there, and stacks of a hang are told by images with allaboard, where mpirun says "
     "-x ALLABOARD_RUN"
+)
+_NO_FOLDER = f"is no path, and {TEMPLATE!r} is the path of a folder; give a folder below a mount of storage"
+_ELASTIC = (
+    f"{TEMPLATE!r} cannot be filled in for an elastic gang, whose launchers start processes again by the "
+    "words of their own start; take it out, and let the script look in $(ALLABOARD_CHECKPOINTS)"
+)
+_NO_HELPER = (
+    f"{TEMPLATE!r} is filled in by the helper of members, which cannot stand before this command, or is off; "
+    "say command, without inject: off, or take the word out"
 )
 _OF_NODE = (
     "in the network of the node the loopback is the node's, so that nothing answers Kubeflow's progress "
@@ -38,9 +51,41 @@ def volume(name: str, files: Mapping[str, str]) -> dict[str, Any]:
     return {"name": helper.VOLUME, "configMap": {"name": name, "items": items, "optional": True}}
 
 
-def with_helper(template: dict[str, Any], trains: str, source: Mapping[str, Any]) -> dict[str, Any]:
+def keeps_checkpoints(layout: Layout) -> bool:
+    """True if the helper knows the checkpoints of other libraries: those that lie in a folder."""
+    saving = layout.saving
+    return saving is not None and saving.format is not None and "://" not in saving.uri
+
+
+def variables(layout: Layout, group: Group) -> dict[str, str]:
+    """Variables that tell the helper of a member what to do."""
+    if not keeps_checkpoints(layout):
+        return {}
+    return {helper.CHECKPOINTS: helper.FILL if _is_filled(group) else helper.ADOPT}
+
+
+def _is_filled(group: Group) -> bool:
+    return has_template((*group.command, *group.args), group.environment)
+
+
+def template_problems(layout: Layout, templates: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
+    """Reasons for which ``{checkpoint}`` cannot be filled in. ``templates``: role -> pod template."""
+    saving, filled = layout.saving, [group for group in layout.groups if _is_filled(group)]
+    if saving is None or saving.format is None or not filled:
+        return
+    if not keeps_checkpoints(layout):
+        yield Problem("checkpoints.uri", f"{show(saving.uri)} {_NO_FOLDER}")
+    elif layout.elastic is not None:
+        yield Problem("command", _ELASTIC)
+    elif any(not is_helped(templates[g.role]) or g.environment.get(SWITCH) == "off" for g in filled):
+        yield Problem("command", _NO_HELPER)
+
+
+def with_helper(
+    template: dict[str, Any], trains: str, source: Mapping[str, Any], told: Mapping[str, str]
+) -> dict[str, Any]:
     """The template with the helper around the command of the container that trains, whoever gave it; the
-    template itself where there is none. ``source``: the volume.
+    template itself where there is none. ``source``: the volume; ``told``: `variables`.
     """
     spec, main = template["spec"], _main(template, trains)
     mounts, volumes = main.get("volumeMounts") or [], spec.get("volumes") or []
@@ -53,8 +98,10 @@ def with_helper(template: dict[str, Any], trains: str, source: Mapping[str, Any]
     mount = {"name": helper.VOLUME, "mountPath": helper.FOLDER, "readOnly": True}
     command = main["command"]
     changed = {**main, "command": [*helper.start_words(command), *command], "volumeMounts": [*mounts, mount]}
-    if spec.get("hostNetwork"):
-        changed["env"] = [*(main.get("env") or ()), {"name": helper.ENDPOINT, "value": "off"}]
+    told = {**told, **({helper.ENDPOINT: "off"} if spec.get("hostNetwork") else {})}
+    if told:
+        added = [{"name": name, "value": value} for name, value in told.items()]
+        changed["env"] = [*(main.get("env") or ()), *added]
     containers = [changed if container is main else container for container in spec["containers"]]
     return {**template, "spec": {**spec, "containers": containers, "volumes": [*volumes, dict(source)]}}
 

@@ -27,7 +27,6 @@ from allaboard.render.claims import claims_of
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.compatibility import check_place, engine_notes, fitted_engine, has_tiers, plan_gang
 from allaboard.runs.layout import Group, Layout
-from allaboard.runs.resume_template import TEMPLATE, has_template
 from allaboard.text.units import show_bytes
 
 _KEY = re.compile(r"[^-._a-zA-Z0-9]")
@@ -81,7 +80,6 @@ def render(
         *pod_template.problems(job, layout, facts, engine),
         *_code_problems(files),
         *_place_problems(job),
-        *_template_problems(job, layout),
     ]
     problems += _clock_problems(layout)
     try:
@@ -114,6 +112,7 @@ def render(
         specs = {group.role: template_of(group, {})["spec"] for group in layout.groups}
         plan = replace(plan, pods={role: _with_added(engine, spec) for role, spec in specs.items()})
     templates = {g.role: template_of(g, _gang_marks(plan, layout, g.role)) for g in layout.groups}
+    _raise_problems(job, [*helpers.template_problems(layout, templates)])
     extras: list[Mapping[str, Any]] = []
     if files:
         extras.append(_config_map(labels.code_name(layout.name), facts, files, keys))
@@ -283,21 +282,6 @@ def _code_problems(files: Mapping[str, bytes]) -> Iterator[Problem]:
             "code",
             f"{show_bytes(total)} in all, {total - CODE_LIMIT} bytes more than a ConfigMap holds "
             f"({sizes}{more}); put what is large into the image or a volume",
-        )
-
-
-# What a client cannot fill in.
-
-
-def _template_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
-    """A container that is started again needs a newer checkpoint than its pod was made with."""
-    if layout.saving is None or layout.saving.format is None:
-        return
-    if any(has_template((*g.command, *g.args), g.environment) for g in layout.groups):
-        yield Problem(
-            "command",
-            f"{TEMPLATE!r} cannot be filled in on a cluster yet: a container that is started again would get "
-            "an old checkpoint; take it out, and let the script look in $(ALLABOARD_CHECKPOINTS)",
         )
 
 

@@ -195,7 +195,7 @@ def pod_template(
         whole = merged(whole, _named(pod, engine))
     whole = _without_idle_shm(whole)
     if helper_volume is not None:
-        whole = helper.with_helper(whole, engine.CONTAINER, helper_volume)
+        whole = helper.with_helper(whole, engine.CONTAINER, helper_volume, helper.variables(layout, group))
     return _with_restricted_others(whole, engine.CONTAINER) if restricted else whole
 
 

@@ -151,7 +151,7 @@ def checked_prefix(prefix: str) -> str:
     """``prefix`` without a slash at its end; empty means the whole store. `BadInput` when it is not a
     folder of the store.
     """
-    return checked_key(prefix.removesuffix("/")) if prefix else ""
+    return checked_key(prefix[: -1 if prefix.endswith("/") else None]) if prefix else ""
 
 
 def checked_range(start: int, length: int | None) -> None:

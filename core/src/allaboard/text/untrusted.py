@@ -293,9 +293,10 @@ def decode(data: bytes | str, limits: Limits = LIMITS) -> str:
     if isinstance(data, str) or len(data) > limits.size:
         raise Unreadable(f"has more than the {limits.size:,} bytes that are allowed")
     try:
-        return data.decode().removeprefix("\ufeff")
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise Unreadable(f"is not UTF-8 text (byte {error.start})") from None
+    return text[1:] if text.startswith("\ufeff") else text
 
 
 def find_flaws(value: Any, limits: Limits = LIMITS) -> Iterator[tuple[str, str]]:

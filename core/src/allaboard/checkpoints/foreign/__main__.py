@@ -11,7 +11,7 @@ import os
 import sys
 from contextlib import suppress
 
-from allaboard.checkpoints.foreign.adopting import Places, adopt
+from allaboard.checkpoints.foreign.adopting import Places, adopt, report_fields
 from allaboard.checkpoints.manifest import Manifest
 from allaboard.errors import AllaboardError
 from allaboard.storage import open_store
@@ -27,11 +27,7 @@ def main() -> int:
     except AllaboardError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    added = [
-        {"step": item.step, "uri": item.uri, "metrics": dict(item.metrics), "bytes": item.bytes}
-        for item in adopted.added
-    ]
-    print(json.dumps({"added": added}))
+    print(json.dumps({"added": [report_fields(item) for item in adopted.added]}))
     return 0
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from allaboard.checkpoints.foreign import pretrained
 from allaboard.checkpoints.foreign.finding import judge_place, written
@@ -121,6 +122,16 @@ def adopt_at(uri: str) -> Adopted:
 
 def _moving(unit: Unit) -> bool:
     return not any(character.isdigit() for character in unit.base)
+
+
+def report_fields(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The fields of the report line that tells of an adopted checkpoint."""
+    return {
+        "step": checkpoint.step,
+        "uri": checkpoint.uri,
+        "metrics": dict(checkpoint.metrics),
+        "bytes": checkpoint.bytes,
+    }
 
 
 def _draft(top: str, judgement: Judgement, template: Manifest) -> Manifest:

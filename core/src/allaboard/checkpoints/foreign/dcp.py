@@ -42,7 +42,7 @@ def check_dcp(unit: Unit) -> None:
     """Every folder of this format within a unit has the files that its metadata names, as long as they must
     be.
     """
-    folders = {name.removesuffix(_META) for name in unit.files if name.rpartition("/")[2] == _META}
+    folders = {name[: -len(_META)] for name in unit.files if name.rpartition("/")[2] == _META}
     loose = [
         name
         for name, _ in unit.matching(_RANK)
@@ -76,6 +76,8 @@ def _check_folder(unit: Unit, folder: str) -> None:
 def _stored(content: Sequence[Word]) -> Iterator[tuple[str, int]]:
     """(file, end of a tensor in it) for each ``relative_path, NAME, offset, N, length, N``."""
     for at in range(len(content) - 5):
-        match content[at : at + 6]:
-            case ["relative_path", str(name), "offset", int(offset), "length", int(length)]:
-                yield name, offset + length
+        path, name, start, offset, extent, length = content[at : at + 6]
+        if (path, start, extent) == ("relative_path", "offset", "length") and (
+            isinstance(name, str) and isinstance(offset, int) and isinstance(length, int)
+        ):
+            yield name, offset + length

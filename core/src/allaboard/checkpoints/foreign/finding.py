@@ -20,10 +20,7 @@ from allaboard.checkpoints.foreign import (
     xgboost,
 )
 from allaboard.checkpoints.foreign.unit import Family, Judgement, NotWhole, Unit, Verdict, judge
-from allaboard.checkpoints.holds import FOLDER as HOLDS
-from allaboard.checkpoints.listing import RUN_FOLDER
-from allaboard.checkpoints.manifest import step_of
-from allaboard.checkpoints.writers import FOLDER as WRITERS
+from allaboard.checkpoints.names import OURS, RUN_FOLDER, step_of
 from allaboard.storage.base import Entry, Store
 
 FOLDERS: tuple[Family, ...] = (trainer, accelerate, deepspeed, dcp, pretrained)
@@ -36,8 +33,6 @@ DEEPEST = 4
 """Levels below a place at which a checkpoint may lie."""
 ASIDE = ".torn"
 """The ending of what was moved aside."""
-
-_OURS = (HOLDS, WRITERS, "promoted")
 
 
 def judge_place(store: Store, only: str | None = None) -> list[Judgement]:
@@ -65,12 +60,13 @@ def newest(judgements: Iterable[Judgement]) -> Judgement | None:
     """The whole checkpoint to go on from: of the highest step, of several that with the newest files. One
     that tells no step comes behind those that do.
     """
+    return max((item for item in judgements if item.verdict is Verdict.WHOLE), key=order, default=None)
 
-    def rank(item: Judgement) -> tuple[int, float]:
-        step = item.facts.step
-        return (-1 if step is None else step, written(item.unit))
 
-    return max((item for item in judgements if item.verdict is Verdict.WHOLE), key=rank, default=None)
+def order(item: Judgement) -> tuple[int, float]:
+    """The order in which checkpoints are newer."""
+    step = item.facts.step
+    return (-1 if step is None else step, written(item.unit))
 
 
 def written(unit: Unit) -> float:
@@ -82,7 +78,7 @@ def _is_ours(key: str) -> bool:
     top = key.partition("/")[0]
     return (
         step_of(top) is not None
-        or top in _OURS
+        or top in OURS
         or top.startswith(".saving")
         or _is_aside(key)
         or ("/" in key and RUN_FOLDER.fullmatch(top) is not None)

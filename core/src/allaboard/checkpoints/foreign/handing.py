@@ -16,6 +16,8 @@ from allaboard.checkpoints.foreign import deepspeed, trainer
 from allaboard.checkpoints.foreign.adopting import Places
 from allaboard.checkpoints.foreign.finding import ASIDE, newest, written
 from allaboard.checkpoints.foreign.unit import Judgement, Verdict
+from allaboard.checkpoints.listing import checkpoint_at
+from allaboard.errors import AllaboardError
 from allaboard.storage.base import Store, join
 from allaboard.storage.disk import translate_os_errors
 from allaboard.text.untrusted import show
@@ -32,19 +34,34 @@ class Handed:
     moved: tuple[str, ...] = ()
 
 
-def hand_over(places: Places, *, move_aside: bool) -> Handed:
-    """The newest whole checkpoint. ``move_aside``: nobody writes, so what is torn stays torn. Raises
-    StorageError.
+def hand_over(places: Places, start_from: str | None = None, *, move_aside: bool) -> Handed:
+    """The newest whole checkpoint of a run; without one that which its job says to start from.
+    ``move_aside``: nobody writes, so what is torn stays torn. Raises StorageError.
     """
     judged = [item for _, item in places.judged()]
-    moved = tuple(_move_torn(places, judged)) if move_aside else ()
+    moved = tuple(move_torn(places, judged)) if move_aside else ()
     whole = newest(judged)
     if whole is None:
-        return Handed(moved=moved)
-    return Handed(join(whole.unit.store.uri, whole.unit.name), whole.facts.step, moved)
+        return given(start_from, moved)
+    return Handed(path_of(whole), whole.facts.step, moved)
 
 
-def _move_torn(places: Places, judged: list[Judgement]) -> Iterator[str]:
+def given(start_from: str | None, moved: tuple[str, ...] = ()) -> Handed:
+    """The checkpoint that a job says to start from, where it is on this disk."""
+    if start_from is not None and "://" not in start_from:
+        with suppress(AllaboardError):  # the script says what it needs
+            item = checkpoint_at(start_from)[1]
+            return Handed(item.files, item.step, moved)
+    return Handed(moved=moved)
+
+
+def path_of(item: Judgement) -> str:
+    """The folder or the file that a library calls the checkpoint."""
+    return join(item.unit.store.uri, item.unit.name)
+
+
+def move_torn(places: Places, judged: list[Judgement]) -> Iterator[str]:
+    """Move what is torn aside; a sentence for each. Raises StorageError."""
     for item in judged:
         torn = item.unit.store.local_path(item.unit.name) if item.unit.name else None
         if item.verdict is Verdict.TORN and torn is not None and written(item.unit) >= places.since:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pickletools
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Union
 
-Word = str | int | float | bool | None
+Word = Union[str, int, float, bool, None]  # noqa: UP007  (Python 3.8)
 _CONSTANTS: dict[str, Word] = {"NEWTRUE": True, "NEWFALSE": False, "NONE": None}
 _GETS, _PUTS = ("BINGET", "LONG_BINGET", "GET"), ("BINPUT", "LONG_BINPUT", "PUT")
 _NUMBERS = ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "BINFLOAT", "FLOAT")

@@ -65,8 +65,8 @@ def start(environment: "dict[bytes, bytes]") -> "dict[bytes, bytes]":
     server.listen(16)
     port = server.getsockname()[1]
     token = os.urandom(24).hex()
-    libc = _libc()
-    file = _anonymous_file("allaboard-token", libc)
+    libc = libc_of_process()
+    file = anonymous_file("allaboard-token", libc)
     os.write(file, token.encode())
     starter = os.getpid()
     child = _unwaited_child(libc)
@@ -99,7 +99,7 @@ def _past_proxies(environment: "dict[bytes, bytes]") -> "dict[bytes, bytes]":
 # The process.
 
 
-def _libc() -> "Any":
+def libc_of_process() -> "Any":
     try:
         import ctypes
 
@@ -108,7 +108,7 @@ def _libc() -> "Any":
         return None
 
 
-def _anonymous_file(name: str, libc: "Any") -> int:
+def anonymous_file(name: str, libc: "Any") -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, os.MFD_CLOEXEC)
     # A Python that was built for an old glibc, as conda's, lacks it.

@@ -6,11 +6,13 @@
 standard library alone, as any user, on a read-only root, without a network or a home. The environment of the
 command gets a folder in front of PYTHONPATH, whose sitecustomize makes stacks readable, and the address of an
 endpoint on the loopback (`endpoint`) to which Kubeflow's integrations post their progress, unless Trainer has
-injected one of its own.
+injected one of its own. For a job whose checkpoints another library writes, ``{checkpoint}`` is filled in
+(`keep`).
 
 The command takes the place of this process: pid, signals, exit code, descriptors and children are what they
-are without the helper, and so are the variables that it does not add. It never fails a start. A Python older
-than 3.8, also one before 3, becomes the command at once.
+are without the helper, and so are the variables that it does not add. Only around the command of rank 0 of a
+job whose checkpoints another library writes this process stays. It never fails a start, but for a command
+that cannot be filled in. A Python older than 3.8, also one before 3, becomes the command at once.
 """
 
 # ruff: noqa: PTH100, PTH118, PTH120, PTH123, SIM105, UP024  (an old Python; no package)
@@ -20,25 +22,32 @@ import sys
 
 TYPE_CHECKING = False  # an old Python has no such names
 if TYPE_CHECKING:
-    from typing import Any, Dict, List  # noqa: F401, UP035
+    from typing import Any, Dict, List, Tuple  # noqa: F401, UP035
 
 SWITCH = b"ALLABOARD_STARTUP"
 RUN = b"ALLABOARD_RUN"
 ENDPOINT = b"ALLABOARD_ENDPOINT"
 """Variable: ``off`` where the loopback is not the pod's own."""
+CHECKPOINTS = b"ALLABOARD_HELP_CHECKPOINTS"
+"""Variable: ``adopt`` where another library writes them, ``fill`` where the command needs one, too."""
 PATH = b"PYTHONPATH"
-NOT_FOUND, NOT_STARTED = 127, 126
-"""Exit codes of a command that cannot be started: those of a shell."""
+NOT_FOUND, NOT_STARTED, NOT_FILLED = 127, 126, 1
+"""Exit codes of a command that cannot be started: those of a shell; of one that cannot be filled in."""
 
 
 def main(command):  # type: (List[bytes]) -> None
     """Become the command. Returns never."""
     environment = _environment()
-    if sys.version_info >= (3, 8) and environment.get(SWITCH) != b"off":
+    is_known = sys.version_info >= (3, 8)
+    if is_known and environment.get(SWITCH) != b"off":
         try:
             _prepare(environment)
         except Exception:  # the command starts, whatever the helper cannot do
             pass
+        if CHECKPOINTS in environment:
+            command, environment = _with_checkpoint(command, environment)
+    elif environment.get(CHECKPOINTS) == b"fill":
+        _refuse(SWITCH.decode() + "=off" if is_known else "this Python is older than 3.8")
     _become(command, environment)
 
 
@@ -66,13 +75,38 @@ def _prepare(environment):  # type: (Dict[bytes, bytes]) -> None
     before = environment.get(PATH)
     folder = os.fsencode(os.path.join(here, "python"))
     environment[PATH] = folder + b":" + before if before else folder
+    # What the job has on PYTHONPATH is not for this process.
+    folders = [os.path.abspath(os.fsdecode(name)) for name in (before or b"").split(b":") if name]
+    sys.path[:] = [here] + [path for path in sys.path if os.path.abspath(path) not in folders]
     if RUN in environment and environment.get(ENDPOINT) != b"off":
-        # What the job has on PYTHONPATH is not for this process.
-        folders = [os.path.abspath(os.fsdecode(name)) for name in (before or b"").split(b":") if name]
-        sys.path[:] = [here] + [path for path in sys.path if os.path.abspath(path) not in folders]
         import endpoint  # type: ignore[import-not-found]
 
         environment.update(endpoint.start(environment))
+
+
+def _with_checkpoint(command, environment):
+    # type: (List[bytes], Dict[bytes, bytes]) -> Tuple[List[bytes], Dict[bytes, bytes]]
+    """The command and its variables, filled in. Does not return to rank 0, which stays around the command."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    try:
+        import keep  # type: ignore[import-not-found]
+
+        command, environment, leads = keep.begin(here, command, environment)
+    except Exception as error:
+        if environment.get(CHECKPOINTS) == b"fill":
+            _refuse(str(error))
+        return command, environment
+    try:
+        if leads:
+            keep.keep(here, lambda: _become(command, environment), environment)
+    except Exception:  # nothing is started yet
+        pass
+    return command, environment
+
+
+def _refuse(reason):  # type: (str) -> None
+    os.write(2, b"allaboard: {checkpoint} cannot be filled in: " + reason.encode("utf-8", "replace") + b"\n")
+    os._exit(NOT_FILLED)
 
 
 def _become(command, environment):  # type: (List[bytes], Dict[bytes, bytes]) -> None

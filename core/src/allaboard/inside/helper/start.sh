@@ -11,4 +11,8 @@ if [ "${ALLABOARD_STARTUP-}" != off ]; then
     PYTHONPATH=$here/python${PYTHONPATH:+:$PYTHONPATH}
     export PYTHONPATH
 fi
+if [ "${ALLABOARD_HELP_CHECKPOINTS-}" = fill ]; then
+    echo 'allaboard: {checkpoint} cannot be filled in: this image has no python3 on its PATH' >&2
+    exit 1
+fi
 exec "$@"

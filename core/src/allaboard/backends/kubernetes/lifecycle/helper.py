@@ -2,13 +2,18 @@
 
 They are plain files in a ConfigMap of the attempt, not an init container: that would need an image, which
 somebody has to put into each registry, and a second or more of each start; a mount is there with the pod, and
-people read in it what runs in their containers.
+people read in it what runs in their containers. What judges checkpoints is an archive of our own modules:
+they are many, and Python imports from it.
 """
 
 from __future__ import annotations
 
+import io
+import zipfile
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 _PLACES = {
     "start.sh": "inside/helper/start.sh",
@@ -18,11 +23,64 @@ _PLACES = {
 }
 """Path in the mount -> path in the package."""
 _LISTENER = {"stacks.py": "backends/kubernetes/stacks/script.py"}
+_KEEPER = {"keep.py": "inside/helper/keep.py"}
+ARCHIVE = "checkpoints.zip"
+_MAIN = {"__main__.py": "inside/helper/checkpoints.py", "old_python.py": "inside/helper/old_python.py"}
+_ARCHIVED = (
+    "checkpoints/foreign/*", "checkpoints/hashing", "checkpoints/listing", "checkpoints/manifest",
+    "checkpoints/metrics", "checkpoints/names", "checkpoints/writers", "errors", "inside/context",
+    "job/homes", "runs/resume_template", "storage/__init__", "storage/base", "storage/disk",
+    "text/filenames", "text/printable", "text/redaction", "text/reportline", "text/units", "text/untrusted",
+)  # fmt: skip
+"""Modules in the archive. They need what Python 3.8 has, or what `inside/helper/old_python.py` brings."""
+_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 @cache
-def helper_files(hang_ask: str) -> dict[str, bytes]:
-    """Path -> content. ``hang_ask``: how members are asked for their stacks; by exec what asks comes then."""
-    places = {**_PLACES, **(_LISTENER if hang_ask == "file" else {})}
+def helper_files(hang_ask: str, checkpoints: bool = False) -> dict[str, bytes]:
+    """Path -> content. ``hang_ask``: how members are asked for their stacks; by exec what asks comes then.
+    ``checkpoints``: of a job whose checkpoints another library writes.
+    """
+    places = {
+        **_PLACES,
+        **(_LISTENER if hang_ask == "file" else {}),
+        **(_KEEPER if checkpoints else {}),
+    }
     package = resources.files("allaboard")
-    return {path: package.joinpath(place).read_bytes() for path, place in places.items()}
+    files = {path: package.joinpath(place).read_bytes() for path, place in places.items()}
+    return {**files, ARCHIVE: _archive(package)} if checkpoints else files
+
+
+def _archive(package: Traversable) -> bytes:
+    """The same bytes for the same modules."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, content in sorted(_archived(package).items()):
+            archive.writestr(zipfile.ZipInfo(name, _DATE), content, zipfile.ZIP_DEFLATED, 9)
+    return buffer.getvalue()
+
+
+def _archived(package: Traversable) -> dict[str, bytes]:
+    """Path in the archive -> content. Packages are empty there, so that one module does not import all."""
+    files = {name: package.joinpath(place).read_bytes() for name, place in _MAIN.items()}
+    for place in _ARCHIVED:
+        for path in _modules(package, place):
+            files[f"allaboard/{path}"] = package.joinpath(path).read_bytes()
+    folders = {parent for path in files for parent in _parents(path)}
+    return {**{f"{folder}/__init__.py": b"" for folder in folders}, **files}
+
+
+def _modules(package: Traversable, place: str) -> Iterator[str]:
+    folder, _, name = place.rpartition("/")
+    if name != "*":
+        yield f"{place}.py"
+        return
+    for item in package.joinpath(folder).iterdir():
+        if item.name.endswith(".py") and not item.name.startswith("__"):
+            yield f"{folder}/{item.name}"
+
+
+def _parents(path: str) -> Iterator[str]:
+    levels = path.split("/")[:-1]
+    for depth in range(len(levels)):
+        yield "/".join(levels[: depth + 1])

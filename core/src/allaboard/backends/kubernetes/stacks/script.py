@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 SIGNAL = 61
 FILE, COLLECTIVES = "memfd:allaboard-stacks", "memfd:allaboard-collectives"
 """The values of `allaboard.inside.startup`."""
-ENDPOINT = "memfd:allaboard-token"
-"""A file of the process that answers posts (`allaboard.inside.helper.endpoint`), which is no script's."""
+HELPERS = ("memfd:allaboard-token", "memfd:allaboard-keeper")
+"""Files of the processes of the helper (`allaboard.inside.helper`), which are no script's."""
 RUN = "ALLABOARD_RUN"
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 BETWEEN, PATIENCE, SETTLED = 1.0, 1.5, 0.05
@@ -280,9 +280,8 @@ def _spied(pids: "list[int]") -> "Iterator[tuple[int, str]]":
 
     for pid in pids[:MOST_SPIED]:
         try:
-            if not os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python") or _open_file(
-                pid, ENDPOINT
-            ):
+            is_python = os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+            if not is_python or any(_open_file(pid, name) for name in HELPERS):
                 continue
             command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
             printed = subprocess.run(

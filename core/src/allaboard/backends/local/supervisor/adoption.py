@@ -6,21 +6,15 @@ Their bytes are read by a process of its own, of a low priority, while the super
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 from allaboard.backends.local.host.isolated import isolated_command
-from allaboard.checkpoints import checkpoint_at, step_of
 from allaboard.checkpoints.foreign.adopting import Places
+from allaboard.checkpoints.foreign.changes import times_below
 from allaboard.checkpoints.foreign.handing import Handed, hand_over
-from allaboard.checkpoints.listing import RUN_FOLDER
-from allaboard.errors import AllaboardError
 from allaboard.runs.layout import Layout, Saving
 from allaboard.storage import open_store
 from allaboard.text.reportline import Report
@@ -28,7 +22,6 @@ from allaboard.text.reportline import Report
 _EVERY, _EVERY_IN_A_BUCKET = 3.0, 60.0
 _LONGEST = 600.0
 """Seconds that the end of a run's members waits for the sums of its last checkpoints."""
-_LEVELS, _MOST_NAMES = 3, 2000
 _MOST_OUTPUT = 2**24
 
 
@@ -73,14 +66,7 @@ class Adoption:
         """The newest whole checkpoint of this run; without one that which the job says to start from. Raises
         StorageError.
         """
-        handed = hand_over(self._places, move_aside=move_aside)
-        start = self.saving.start_from
-        if handed.files is not None or start is None or "://" in start:
-            return handed
-        with suppress(AllaboardError):  # the script says what it needs
-            item = checkpoint_at(start)[1]
-            return Handed(item.files, item.step, handed.moved)
-        return handed
+        return hand_over(self._places, self.saving.start_from, move_aside=move_aside)
 
     def _start(self) -> None:
         given = {"own": self.saving.uri, "job": True, "since": self.since, "manifest": self.manifest}
@@ -118,23 +104,4 @@ class Adoption:
     def _look_of_places(self) -> object:
         """Names and times, which change when a checkpoint is written. None: the place is no disk."""
         own = self._places.own.local_path()
-        if own is None:
-            return None
-        return [*islice(chain(_times(own, _LEVELS), _times(own.parent, _LEVELS)), _MOST_NAMES)]
-
-
-def _times(folder: Path, levels: int) -> Iterator[tuple[str, int, int]]:
-    """(path, time, size) of what is in a folder, and in those in it; without what we write ourselves."""
-    try:
-        with os.scandir(folder) as listing:
-            items = sorted(listing, key=lambda item: item.name)[:_MOST_NAMES]
-    except OSError:
-        return
-    for item in items:
-        if step_of(item.name) is not None or RUN_FOLDER.fullmatch(item.name):
-            continue
-        with suppress(OSError):
-            status = item.stat(follow_symlinks=False)
-            yield item.path, status.st_mtime_ns, status.st_size
-            if levels > 1 and item.is_dir(follow_symlinks=False):
-                yield from _times(Path(item.path), levels - 1)
+        return None if own is None else times_below(str(own), str(own.parent))

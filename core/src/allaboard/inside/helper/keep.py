@@ -1,0 +1,207 @@
+"""What the helper does for a job whose checkpoints another library writes (``checkpoints.format: auto``).
+
+At each start of a container `begin` fills in ``{checkpoint}``. Around the command of rank 0 `keep` stays: it
+passes on each signal, looks now and then at the folders in which the run saves, has what is whole adopted
+(`checkpoints`, a process that ends at once), looks once more when the command has ended, and ends as the
+command did. From a SIGTERM on all of that has the pod's grace period.
+"""
+
+# ruff: noqa: PTH118, PTH120, SIM105  (modules that are slow to import)
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # `signal` is slow to import
+import json
+import os
+import subprocess
+import sys
+import time
+
+TYPE_CHECKING = False  # as in `start`
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+ARCHIVE = "checkpoints.zip"
+EVERY = 15.0
+"""Seconds between two looks at names and times."""
+LONGEST, LONGEST_AFTER_FAILURE = 600.0, 60.0
+"""Seconds that the end of a command waits for the sums of its last checkpoints."""
+MARGIN = 2.0
+"""Seconds of the grace period that are left unused."""
+BEGINNING = 300.0
+"""Seconds that the choice of a checkpoint may take."""
+_FAULTS = ("SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGABRT", "SIGSYS")
+"""Signals that are never passed on: the kernel's to this process."""
+
+
+class Unfilled(Exception):
+    """The command cannot be filled in. Its text is a sentence."""
+
+
+def begin(
+    here: str, command: list[bytes], environment: dict[bytes, bytes]
+) -> tuple[list[bytes], dict[bytes, bytes], bool]:
+    """(the command and its variables, filled in; whether rank 0 is here). Writes lines into the log. Raises
+    Unfilled.
+    """
+    given = {
+        "command": [os.fsdecode(word) for word in command],
+        "environment": {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
+    }
+    try:
+        done = subprocess.run(
+            _words(here, "start"),
+            input=json.dumps(given).encode(),
+            capture_output=True,
+            timeout=BEGINNING,
+            env=environment,
+        )
+        answer = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise Unfilled(f"the checkpoints cannot be looked at: {error}") from None
+    if "error" in answer:
+        raise Unfilled(answer["error"])
+    for line in answer["lines"]:
+        os.write(1, f"allaboard: {line}\n".encode("utf-8", "backslashreplace"))
+    filled = [os.fsencode(word) for word in answer["command"]]
+    variables = {os.fsencode(name): os.fsencode(value) for name, value in answer["environment"].items()}
+    return filled, variables, bool(answer["leads"])
+
+
+def keep(here: str, become: Callable[[], None], environment: dict[bytes, bytes]) -> None:
+    """Start the command as a child and stay until it has ended. ``become``: turns a process into it. Returns,
+    and raises, only before there is a child.
+    """
+    from endpoint import anonymous_file, libc_of_process  # type: ignore[import-not-found]
+
+    anonymous_file("allaboard-keeper", libc_of_process())  # py-spy is not sent to who has it
+    own = os.fsdecode(environment[b"ALLABOARD_CHECKPOINTS"])
+    sys.path.insert(0, os.path.join(here, ARCHIVE))
+    from allaboard.checkpoints.foreign.changes import times_below
+
+    faults = {getattr(_signal, name) for name in _FAULTS}
+    # SIGCHLD may be ignored, by whoever started this process: then no end of a child is told.
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - faults)
+    command = os.fork()
+    if command == 0:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+        become()
+    keeper = Keeper(
+        command,
+        lambda: times_below(own, os.path.dirname(own)),
+        lambda: _start_adopting(here, environment, before),
+        _grace(environment.get(b"ALLABOARD_GRACE", b"")),
+    )
+    try:
+        status = keeper.wait()
+    except Exception:  # the command goes on, whatever the helper cannot do
+        status = os.waitpid(command, 0)[1] if keeper.status is None else keeper.status
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+
+
+class Keeper:
+    """Waits for a command and has its checkpoints adopted. ``look``: a value that changes when one is
+    written; ``adopt``: starts a process and returns its pid; ``grace``: seconds from SIGTERM to SIGKILL.
+    """
+
+    def __init__(
+        self, command: int, look: Callable[[], object], adopt: Callable[[], int], grace: float
+    ) -> None:
+        self._command, self._look, self._adopt, self._grace = command, look, adopt, grace
+        self._adopter = 0
+        self._seen: object = []
+        self.status: int | None = None
+        self._deadline: float | None = None
+
+    def wait(self) -> int:
+        """The status of the command, as of waitpid(2), once that and the last look have ended."""
+        due = time.monotonic() + EVERY
+        while True:
+            now = time.monotonic()
+            if self.status is not None and (self._adopter == 0 or now >= (self._deadline or 0)):
+                seen = self._look()
+                if self._adopter or seen == self._seen or now >= (self._deadline or 0):
+                    self._end_adopter()
+                    return self.status
+                self._start(seen)
+            elif self._adopter == 0 and now >= due:
+                due = now + EVERY
+                if (seen := self._look()) != self._seen:
+                    self._start(seen)
+            until = due if self.status is None else self._deadline or now
+            heard = _signal.sigtimedwait(_signal.valid_signals(), max(0.05, until - time.monotonic()))
+            if heard is not None:
+                self._hear(heard)
+            self._reap()
+
+    def _start(self, seen: object) -> None:
+        self._seen = seen
+        try:
+            self._adopter = self._adopt()
+        except OSError:  # no process is to be had; what has changed since is seen again
+            self._seen = None if self.status is None else seen
+
+    def _hear(self, heard: Any) -> None:
+        if heard.si_signo == _signal.SIGCHLD:
+            return
+        if heard.si_signo == _signal.SIGTERM:
+            self._set_deadline(self._grace - MARGIN)
+        # What the kernel sends (Ctrl-C of a terminal) all of the group has.
+        if self.status is None and heard.si_code <= 0:
+            try:
+                os.kill(self._command, heard.si_signo)
+            except OSError:
+                pass
+
+    def _set_deadline(self, seconds: float) -> None:
+        end = time.monotonic() + max(0.0, seconds)
+        self._deadline = end if self._deadline is None else min(end, self._deadline)
+
+    def _reap(self) -> None:
+        """Take the ends of all children, as a first process must."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._adopter:
+                self._adopter = 0
+            if pid == self._command:
+                self.status = status
+                self._set_deadline(LONGEST if status == 0 else LONGEST_AFTER_FAILURE)
+
+    def _end_adopter(self) -> None:
+        if self._adopter:
+            os.kill(self._adopter, _signal.SIGKILL)
+
+
+def _start_adopting(here: str, environment: dict[bytes, bytes], mask: Any) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+        os.setpgid(0, 0)
+        os.nice(10)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 2)
+        words = _words(here, "adopt")
+        os.execve(words[0], words, environment)
+    finally:
+        os._exit(127)
+
+
+def _words(here: str, command: str) -> list[str]:
+    return [sys.executable, "-E", "-s", "-S", os.path.join(here, ARCHIVE), command]
+
+
+def _grace(text: bytes) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 30.0
