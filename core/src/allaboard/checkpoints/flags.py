@@ -28,8 +28,8 @@ VERSION = 1
 MOST = 100
 HARMLESS = frozenset(
     {
-        "checkpoint_elsewhere", "clock_training_idle", "home_unusable", "report_too_large", "slow_rank",
-        "too_many_metrics",
+        "checkpoint_elsewhere", "checkpoints_not_copied", "clock_training_idle", "home_unusable",
+        "report_too_large", "slow_rank", "too_many_metrics",
     }
 )  # fmt: skip
 """Flags that say nothing about a model."""

@@ -291,7 +291,7 @@ def _code_problems(files: Mapping[str, bytes]) -> Iterator[Problem]:
 
 def _template_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
     """A container that is started again needs a newer checkpoint than its pod was made with."""
-    if layout.saving is None or layout.saving.format is None:
+    if layout.saving is None or (layout.saving.format is None and layout.saving.folder is None):
         return
     if any(has_template((*g.command, *g.args), g.environment) for g in layout.groups):
         yield Problem(
@@ -307,6 +307,12 @@ def _template_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
 def _place_problems(job: TrainingJob) -> Iterator[Problem]:
     """Places that would lie in one pod and vanish with it."""
     saving, data = job.get("checkpoints") or {}, job.get("data") or {}
+    if "folder" in saving:
+        yield Problem(
+            "checkpoints.folder",
+            "is copied to the uri on one machine alone; on a cluster mount a volume, give a folder in it as "
+            "checkpoints.uri with format: auto, and let the script save into it",
+        )
     hot = (saving.get("hot") or {}).get("folder")
     if hot is not None and not any(is_below(hot, s["mount"]) for s in job.get("storage", ())):
         message = (
