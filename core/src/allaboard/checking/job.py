@@ -272,6 +272,8 @@ def _checkpoints(job: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(
             "checkpoints.hot.folder", "is missing; give a folder below a mount of storage, like /hot"
         )
+    if "folder" in spec:
+        yield from _folder(spec)
     if "best" in spec and "metric" not in spec["best"]:
         yield Problem("checkpoints.best.metric", "is missing; name the metric that decides")
 
@@ -301,6 +303,14 @@ def _trackers(job: Mapping[str, Any]) -> Iterator[Problem]:
                     "Secret and name that, like secrets: [{name: tracker, env: true}]; on one machine the "
                     "variable of whoever launches is enough",
                 )
+
+
+def _folder(spec: Mapping[str, Any]) -> Iterator[Problem]:
+    """A script that knows folders alone asks nobody when to save, or where a second copy goes."""
+    for name in ("every", "hot"):
+        if name in spec:
+            message = "is for a script that saves by allaboard.inside, and folder for one that does not"
+            yield Problem(f"checkpoints.{name}", f"{message}; give one of the two")
 
 
 def _secrets(job: Mapping[str, Any]) -> Iterator[Problem]:

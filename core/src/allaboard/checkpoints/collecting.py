@@ -208,16 +208,7 @@ def _copy(
             manifest = replace(manifest, place=None)
             raw = manifest.encode()
         target = _target(into, _step_folder(store, manifest), folder, raw)
-        meter = _Meter(manifest.size, progress)
-        copied = 0
-        for part in manifest.parts:
-            before = meter.done
-            if part_problem(target, checkpoint.step, part) is None:
-                meter.add(part.size)
-                continue
-            _copy_part(source, target, checkpoint.step, part, meter, keep)
-            meter.add(before + part.size - meter.done)
-            copied += part.size
+        copied = copy_parts(source, target, manifest, keep, progress)
         flags = flags_file(store)
         known = decode_flags(flags) if flags is not None else None
         if flags is not None and known is not None:
@@ -226,6 +217,30 @@ def _copy(
     copy = complete_checkpoint(target, manifest)
     codes = None if known is None else (*known.flags,)
     return Collected(copy.uri, checkpoint.uri, copy, copied, tuple(notes), codes)
+
+
+def copy_parts(
+    source: tuple[Store, str],
+    target: Store,
+    manifest: Manifest,
+    keep: Callable[[], None] = lambda: None,
+    progress: Progress | None = None,
+) -> int:
+    """Copy the parts that the step's folder of ``target`` lacks, each verified by its sum. Returns the bytes
+    that were copied. ``source``: as of `place_of`; ``keep`` is called now and then. Raises `Corrupt`,
+    StorageError.
+    """
+    meter = _Meter(manifest.size, progress)
+    copied = 0
+    for part in manifest.parts:
+        before = meter.done
+        if part_problem(target, manifest.step, part) is None:
+            meter.add(part.size)
+            continue
+        _copy_part(source, target, manifest.step, part, meter, keep)
+        meter.add(before + part.size - meter.done)
+        copied += part.size
+    return copied
 
 
 def _step_folder(store: Store, manifest: Manifest) -> str:

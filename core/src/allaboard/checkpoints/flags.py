@@ -27,7 +27,15 @@ from allaboard.text.untrusted import Unreadable, parse_json
 FLAGS = "flags.json"
 VERSION = 1
 MOST = 100
-HARMLESS = frozenset({"checkpoint_elsewhere", "report_too_large", "slow_rank", "too_many_metrics"})
+HARMLESS = frozenset(
+    {
+        "checkpoint_elsewhere",
+        "checkpoints_not_copied",
+        "report_too_large",
+        "slow_rank",
+        "too_many_metrics",
+    }
+)
 """Flags that say nothing about a model."""
 _CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _LONGEST = 500

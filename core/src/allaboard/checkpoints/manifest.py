@@ -24,8 +24,9 @@ holds.
 
 ``hash`` names the hash, and the field of each part that holds it. ``file`` is the one file that the library
 calls the checkpoint, null where that is the folder. ``place`` is null in a copy, whose files lie beside the
-manifest. ``flags``: ``step_from_epoch``, ``step_from_time`` where nothing told a step (the epoch, or seconds
-since 1970, stands for it). Version 1 has none of these and is what `save` writes.
+manifest; ``origin`` of a copy that is to be brought back is the place where its files were. ``flags``:
+``step_from_epoch``, ``step_from_time`` where nothing told a step (the epoch, or seconds since 1970, stands
+for it). Version 1 has none of these and is what `save` writes.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ class Manifest:
     format: str | None = None
     place: str | None = None
     file: str | None = None
+    origin: str | None = None
     epoch: float | None = None
     flags: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -163,6 +165,7 @@ class Manifest:
             "format": self.format,
             "place": self.place,
             "file": self.file,
+            **({} if self.origin is None else {"origin": self.origin}),
             "epoch": self.epoch,
             "flags": list(self.flags),
             "hash": HASH,
@@ -211,18 +214,20 @@ class Manifest:
         )
 
 
-_OF_FOREIGN = frozenset(("format", "place", "file", "epoch", "flags", "hash"))
+_OF_FOREIGN = frozenset(("format", "place", "file", "origin", "epoch", "flags", "hash"))
 _KNOWN = (frozenset(Manifest.__dataclass_fields__) | _OF_FOREIGN) - {"extra"}
 
 
 def _foreign_fields(body: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The fields of version 2. Raises Corrupt for a format that is no word, and a place that leads out."""
-    format_, epoch, flags, file = (body.get(name) for name in ("format", "epoch", "flags", "file"))
+    format_, epoch, flags = (body.get(name) for name in ("format", "epoch", "flags"))
     if not _WORD.fullmatch(str(format_)):
         raise Corrupt(f"{where}: {show(str(format_))} is not the name of a format; the manifest is not valid")
     try:
-        place = None if body.get("place") is None else checked_place(body["place"])
-        file = None if file is None else relative_name(file)
+        place, origin = (
+            None if body.get(name) is None else checked_place(body[name]) for name in ("place", "origin")
+        )
+        file = None if body.get("file") is None else relative_name(body["file"])
     except ValueError as error:
         raise Corrupt(f"{where}: {error}; the manifest is not valid") from error
     kept = (
@@ -235,6 +240,7 @@ def _foreign_fields(body: Mapping[str, Any], where: str) -> dict[str, Any]:
         "format": format_,
         "place": place,
         "file": file,
+        "origin": origin,
         "epoch": epoch if is_number else None,
         "flags": (*kept,),
     }

@@ -458,6 +458,10 @@ _FLAGS = {
         "a checkpoint was reported outside the run's own folder; it is not taken",
         "save to the folder that ALLABOARD_CHECKPOINTS names (allaboard.inside.Checkpointer does)",
     ),
+    "checkpoints_not_copied": (
+        "the newest checkpoint could not be copied to checkpoints.uri; it is tried again",
+        "the events say why (`allaboard events`): credentials, the bucket, the network, the disk",
+    ),
     "too_many_metrics": (
         "the script reports more metrics than are kept",
         "report the ones that matter; write the rest to a file",

@@ -229,6 +229,14 @@ class Reader:
             self._place(value, path)
         return value
 
+    def _folder(self, value: Any, path: str) -> Any:
+        """A folder of a disk, relative or absolute."""
+        before = len(self.problems)
+        self._place(value, path)
+        if len(self.problems) == before and "://" in value:
+            self.wrong(path, f"{show(value)} is not a folder of a disk; write it like out, or /scratch/out")
+        return value
+
     def _by_rule(self, rule: Callable[[str], str | None], value: Any, path: str) -> Any:
         if not isinstance(value, str) or not value:
             self.wrong(path, f"expected text, not {_show_value(value)}{_quoted(value)}")

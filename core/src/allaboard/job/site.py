@@ -156,6 +156,7 @@ def place_job(job: TrainingJob, site: Site) -> TrainingJob:
         changes["checkpoints"] = {
             **saving,
             "uri": uri(saving["uri"]),
+            **({"folder": uri(saving["folder"])} if "folder" in saving else {}),
             **({"hot": {**hot, "folder": uri(hot["folder"])}} if hot else {}),
             **({"start_from": moved} if start != "none" else {}),
         }

@@ -321,6 +321,15 @@ class Checkpoints(TypedDict, total=False):
         "auto",
         "those of allaboard alone",
     ]
+    folder: Annotated[
+        str,
+        "folder",
+        "the folder into which a script saves that knows no uri, relative to its working folder or absolute; "
+        "whole checkpoints in it are copied to the uri while it trains, and the newest comes back before "
+        "a start elsewhere; on one machine alone",
+        "out",
+        "the script saves into the uri",
+    ]
     every: Annotated[str | int, "every", "50 (steps) or 10m", "10m", "when the script says so"]
     keep: Annotated[int, "count1", "how many of the newest are kept", 3, "all"]
     best: Annotated[Best, "group", "which one is the best"]

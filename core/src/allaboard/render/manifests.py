@@ -291,6 +291,12 @@ def _code_problems(files: Mapping[str, bytes]) -> Iterator[Problem]:
 def _place_problems(job: TrainingJob) -> Iterator[Problem]:
     """Places that would lie in one pod and vanish with it."""
     saving, data = job.get("checkpoints") or {}, job.get("data") or {}
+    if "folder" in saving:
+        yield Problem(
+            "checkpoints.folder",
+            "is copied to the uri on one machine alone; on a cluster mount a volume, give a folder in it as "
+            "checkpoints.uri with format: auto, and let the script save into it",
+        )
     hot = (saving.get("hot") or {}).get("folder")
     if hot is not None and not any(is_below(hot, s["mount"]) for s in job.get("storage", ())):
         message = (

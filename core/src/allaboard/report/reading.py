@@ -66,7 +66,7 @@ def _adopted(backend: Backend, run: str) -> list[Adopted]:
     """
     job = job_of(backend, run)
     saving = (job.get("checkpoints") if job is not None else None) or {}
-    uri = backend.saving(run) if "format" in saving else None
+    uri = backend.saving(run) if saving.keys() & {"format", "folder"} else None
     if uri is None:
         return []
     return [

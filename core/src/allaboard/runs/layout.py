@@ -111,6 +111,7 @@ class Policy:
 class Saving:
     """Checkpoints. ``uri`` is the run's own folder, and so is ``hot``, that of the second copy; ``every`` as
     written: ``50`` steps or ``600s``. ``format``: ``auto`` where those of other libraries are known, too.
+    ``folder``: the run's own folder in the one that its script saves into, where the uri takes copies alone.
     """
 
     uri: str
@@ -122,6 +123,7 @@ class Saving:
     hot: str | None = None
     hot_every: str | None = None
     format: str | None = None
+    folder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +392,7 @@ def saving_of(spec: Mapping[str, Any] | None, run: str, generation: int) -> Savi
         hot=f"{hot['folder'].rstrip('/')}/{own}" if hot else None,
         hot_every=_every(hot.get("every")),
         format=spec.get("format"),
+        folder=f"{spec['folder'].rstrip('/')}/{own}" if "folder" in spec else None,
     )
 
 
@@ -433,7 +436,7 @@ def _rank_environment(layout: Layout) -> dict[str, str | None]:
 
 def _saving_environment(saving: Saving) -> dict[str, str | None]:
     return {
-        "ALLABOARD_CHECKPOINTS": saving.uri,
+        "ALLABOARD_CHECKPOINTS": saving.folder or saving.uri,
         "ALLABOARD_CHECKPOINT_EVERY": saving.every,
         "ALLABOARD_CHECKPOINT_KEEP": _text(saving.keep),
         "ALLABOARD_CHECKPOINT_BEST": f"{saving.metric}:{saving.mode}" if saving.metric else None,

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from allaboard.errors import AllaboardError, Problem
+from allaboard.job.training_job import is_below
 from allaboard.runs.layout import Layout
 from allaboard.runs.resume_template import TEMPLATE, has_template
 
@@ -20,7 +21,9 @@ def storage_problems(layout: Layout, environ: Mapping[str, str], own: Sequence[s
         problems += _data_problems(layout.data, environ)
     if layout.saving is not None and not any(layout.saving.uri.startswith(f"{place}/") for place in own):
         problems += _checkpoint_problems(layout.saving.uri, environ)
-    if layout.saving is not None and layout.saving.format is not None:
+    if layout.saving is not None and layout.saving.folder is not None:
+        problems += _folder_problems(layout.saving.uri, layout.saving.folder)
+    elif layout.saving is not None and layout.saving.format is not None:
         problems += _template_problems(layout, layout.saving.uri)
     return problems
 
@@ -32,6 +35,15 @@ def _template_problems(layout: Layout, uri: str) -> list[Problem]:
         return []
     message = f"{uri} is a bucket, and {TEMPLATE!r} is the path of a folder; give a folder"
     return [Problem("checkpoints.uri", message)]
+
+
+def _folder_problems(uri: str, folder: str) -> list[Problem]:
+    """A copy within the folder would be found there, and copied in its turn."""
+    into, own = uri.rpartition("/")[0], folder.rpartition("/")[0]
+    if "://" in uri or not (is_below(into, own) or is_below(own, into)):
+        return []
+    message = f"{own} and the uri, {into}, lie one within the other"
+    return [Problem("checkpoints.folder", f"{message}; give two places, or the uri alone with format: auto")]
 
 
 def _data_problems(uri: str, environ: Mapping[str, str]) -> list[Problem]:

@@ -137,16 +137,12 @@ def report_fields(checkpoint: Checkpoint) -> dict[str, Any]:
 def _draft(top: str, judgement: Judgement, template: Manifest) -> Manifest:
     """The manifest of a whole checkpoint, but for the sums of its parts."""
     unit, facts = judgement.unit, judgement.facts
-    flags: tuple[str, ...] = ()
-    step, at = facts.step, written(unit)
-    if step is None:
-        flag, step = (STEP_FROM_TIME, int(at)) if facts.epoch is None else (STEP_FROM_EPOCH, int(facts.epoch))
-        flags = (flag,)
+    step, flags = step_of_judgement(judgement)
     folder, file = (unit.name.rpartition("/")[0], unit.base) if unit.is_file else (unit.name, None)
     return replace(
         template.with_metrics(facts.metrics),
-        step=min(step, _LARGEST_STEP - 1),
-        created=rfc3339(at),
+        step=step,
+        created=rfc3339(written(unit)),
         version=FOREIGN_VERSION,
         format=judgement.format,
         place=f"{top}/{folder}" if folder else top,
@@ -154,6 +150,18 @@ def _draft(top: str, judgement: Judgement, template: Manifest) -> Manifest:
         epoch=facts.epoch,
         flags=flags,
     )
+
+
+def step_of_judgement(judgement: Judgement) -> tuple[int, tuple[str, ...]]:
+    """The step of a whole checkpoint, and the flag that says what stands for it."""
+    facts = judgement.facts
+    flags: tuple[str, ...] = ()
+    step = facts.step
+    if step is None:
+        at = written(judgement.unit)
+        flag, step = (STEP_FROM_TIME, int(at)) if facts.epoch is None else (STEP_FROM_EPOCH, int(facts.epoch))
+        flags = (flag,)
+    return min(step, _LARGEST_STEP - 1), flags
 
 
 def _hashed(unit: Unit, draft: Manifest, ranks: Mapping[str, int]) -> Manifest | str:

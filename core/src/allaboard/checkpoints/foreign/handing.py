@@ -65,14 +65,17 @@ def move_torn(places: Places, judged: list[Judgement]) -> Iterator[str]:
     for item in judged:
         torn = item.unit.store.local_path(item.unit.name) if item.unit.name else None
         if item.verdict is Verdict.TORN and torn is not None and written(item.unit) >= places.since:
-            yield _move(torn, item.reason)
+            yield put_aside(torn, f"is torn ({item.reason})")
             if item.format == deepspeed.FORMAT:
                 _rewrite_latest(torn, judged)
     for folder in _empty_folders(places):
-        yield _move(folder, "it is empty")
+        yield put_aside(folder, "is torn (it is empty)")
 
 
-def _move(path: Path, reason: str) -> str:
+def put_aside(path: Path, trouble: str) -> str:
+    """Rename what is there, so that no library takes it for a checkpoint; a sentence for it. Raises
+    StorageError.
+    """
     aside = path.with_name(f"{path.name}{ASIDE}")
     tries = 1
     while aside.exists():
@@ -80,7 +83,7 @@ def _move(path: Path, reason: str) -> str:
         aside = path.with_name(f"{path.name}{ASIDE}-{tries}")
     with translate_os_errors(path, "moving"):
         path.rename(aside)
-    return f"{show(str(path), 500, quote=False)} is torn ({reason}), and was moved to {show(aside.name)}"
+    return f"{show(str(path), 500, quote=False)} {trouble}, and was moved to {show(aside.name)}"
 
 
 def _rewrite_latest(torn: Path, judged: list[Judgement]) -> None:

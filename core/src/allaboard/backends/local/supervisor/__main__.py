@@ -84,6 +84,7 @@ from allaboard.text.units import show_seconds
 
 if TYPE_CHECKING:
     from allaboard.backends.local.supervisor.adoption import Adoption
+    from allaboard.backends.local.supervisor.copies import Copies
 
 _FAST, _SLOW, _CLOSE_WATCH = 0.05, 0.25, 60.0
 _STATE_EVERY = 0.1
@@ -91,6 +92,8 @@ _RENDEZVOUS_PATIENCE = 60.0
 _OWNER_EVERY = 5.0
 _GAP = 5.0
 """Seconds between two looks at the followers from which on this process may have stood still."""
+_NOT_COPIED = "checkpoints_not_copied"
+"""The flag of a run whose newest checkpoint could not be copied to ``checkpoints.uri``."""
 _TAKEN_OVER = "checkpoint_taken_over"
 _WAITS = "slots_pending"
 """The flag of a run that waits for slots."""
@@ -146,7 +149,7 @@ class Supervisor:
             HangWatch(
                 policy.hang_after,
                 plan["mark"],
-                _folder_of(self.own),
+                _folder_of(_saved_into(self.layout)),
                 partial(longest_pause_of_last_good, self.run),
             )
             if watched
@@ -156,6 +159,7 @@ class Supervisor:
         """True: a member has written a sign of progress; else the bytes in which none was seen."""
         self.slowness = SlowWatch(plan["mark"]) if watched else None
         self.adoption = _adoption(self.layout, plan)
+        self.copies = _copies(self.layout, plan)
         self.handed: str | None = None
         self.doubts: tuple[Doubt, ...] = ()
         self.settling: TwoLooks | None = None
@@ -377,6 +381,9 @@ class Supervisor:
 
     def _start_members(self) -> None:
         """Start the next few members. Starting a thousand takes many seconds, in which a stop may arrive."""
+        if self.to_start and self.copies is not None and not self.copies.is_ready(time.monotonic()):
+            self._tell_of_copies(self.copies)
+            return
         while self.to_start and len(self.starting) < _AT_ONCE:
             spawn = self.to_start.pop(next(iter(self.to_start)))
             self.starting.add(spawn.member.name)
@@ -538,7 +545,30 @@ class Supervisor:
                 self.operator.events.append(Event(now, "Normal", "Resumes", self.layout.run, text))
         return with_checkpoint(self.layout, self.handed)
 
-    def _take_adopted(self, reports: Iterable[Report], now: float) -> None:
+    def _on_adopted(self, reports: list[Report], now: float) -> None:
+        """Checkpoints are the run's once they are where its job has them."""
+        if self.copies is not None:
+            reports = self.copies.look(time.monotonic(), has_new=bool(reports))
+            self._tell_of_copies(self.copies)
+        self._take_reports(reports, now)
+
+    def _finish_copies(self, copies: Copies) -> None:
+        """The last copies of an attempt that has ended, before anybody hears of its end."""
+        reports = copies.finish(self.layout.grace, self._is_hurried)
+        self._tell_of_copies(copies)
+        self._take_reports(reports, self.clock.now())
+
+    def _is_hurried(self) -> bool:
+        """Return whether somebody wants the run to end."""
+        return self.operator.stop is not None or self.asked_to_end or any(self.folder.requests.glob("*.json"))
+
+    def _tell_of_copies(self, copies: Copies) -> None:
+        notes, copies.notes = copies.notes, []
+        for kind, reason, text in notes:
+            self.dirty = True
+            self.operator.events.append(Event(self.clock.now(), kind, reason, self.layout.run, text))
+
+    def _take_reports(self, reports: Iterable[Report], now: float) -> None:
         for report in reports:
             self.dirty = True
             self.progress = add_report(self.progress, report, now, self.own)
@@ -596,8 +626,10 @@ class Supervisor:
         # Read its last lines first: they may hold the result, and a restart begins another log.
         self._read_log(member, at, last=True)
         if self.adoption is not None and not self.identities and not self.starting:
-            self._take_adopted(self.adoption.finish(), at)
+            self._on_adopted(self.adoption.finish(), at)
         self._carry_out(self.operator.on_exited(member, code, at, self._why_killed(code)))
+        if self.copies is not None and self.operator.ended and not self.identities and not self.starting:
+            self._finish_copies(self.copies)
 
     def _why_killed(self, code: int) -> str | None:
         """The kubelet's OOMKilled, where the kernel has killed one more process for our control group's
@@ -692,7 +724,7 @@ class Supervisor:
         for name in self.watches:
             self._read_log(name, now)
         if self.adoption is not None and self.watches:
-            self._take_adopted(self.adoption.look(time.monotonic()), now)
+            self._on_adopted(self.adoption.look(time.monotonic()), now)
         self._probe_rendezvous(now)
         self._probe_movement(now)
         self._probe_speed(now)
@@ -883,7 +915,8 @@ class Supervisor:
     def _passing_flags(self) -> tuple[str, ...]:
         """Those that go again when what they say has passed."""
         stall, slow, waits = self._stall(), self._slow(), self.operator.waiting is not None
-        codes = [stall and stall.code, slow and "slow_rank", waits and _WAITS]
+        behind = self.copies is not None and self.copies.problem is not None
+        codes = [stall and stall.code, slow and "slow_rank", waits and _WAITS, behind and _NOT_COPIED]
         return tuple(code for code in codes if code)
 
     def _write_state(self, force: bool = False, over: bool = False) -> None:
@@ -984,11 +1017,25 @@ def _abandoned(kind: str, patience: float) -> str:
 
 def _adoption(layout: Layout, plan: Mapping[str, Any]) -> Adoption | None:
     """Of a job whose checkpoints other libraries write, too; imported for those, before the first member."""
-    if layout.saving is None or layout.saving.format is None:
+    if layout.saving is None or (layout.saving.format is None and layout.saving.folder is None):
         return None
     from allaboard.backends.local.supervisor.adoption import Adoption
 
     return Adoption(layout, layout.saving, float(plan.get("since", plan["created"])))
+
+
+def _copies(layout: Layout, plan: Mapping[str, Any]) -> Copies | None:
+    """Of a job whose script saves into a folder, which the uri has copies of."""
+    if layout.saving is None or layout.saving.folder is None:
+        return None
+    from allaboard.backends.local.supervisor.copies import Copies
+
+    return Copies(layout.saving, float(plan.get("since", plan["created"])))
+
+
+def _saved_into(layout: Layout) -> str | None:
+    """The run's own folder, of those that its script saves into."""
+    return None if layout.saving is None else layout.saving.folder or layout.saving.uri
 
 
 def _folder_of(uri: str | None) -> str | None:
