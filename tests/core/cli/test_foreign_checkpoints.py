@@ -238,3 +238,29 @@ def test_the_next_attempt_resumes_and_the_next_generation_begins_from_scratch(fo
     assert given(foreign)[1]["from"] == newest and "checkpoint-6.torn" in given(foreign)[1]["out"]
     foreign("run", job, "--key", "nightly")
     assert given(foreign)[-1]["from"] is None and "checkpoint-8" in given(foreign)[-1]["out"]
+
+
+#: Counts its rounds from 0 in each process, as XGBoost does, and is killed once while it saves.
+ROUNDS = """
+import os, shutil, signal, sys
+done = int(sys.argv[1].rpartition("_")[2].partition(".")[0]) + 1 if len(sys.argv) > 1 else 0
+for number in range(6 - done):
+    print(f"[{number}]\\ttrain-rmse:{1 / (done + number + 1):.5f}", flush=True)
+    if done + number == 1:
+        shutil.copy("model_1.ubj", "out/model_1.ubj")
+    if done + number == 3 and not done:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_rounds_of_a_run_that_resumed_are_those_of_its_curve(ab: Terminal) -> None:
+    shutil.copy(SAMPLES / "xgboost" / "model_1.ubj", ab.folder / "model_1.ubj")
+    (ab.folder / "out").mkdir()
+    saving = {"uri": "out", "format": "auto"}
+    job = ab.job(ROUNDS, command=["python", "job.py", "{checkpoint}"], checkpoints=saving)
+    said = ab("run", job, "--json")
+    assert said.code == 0 and said.json["restarts"] == 1 and said.json["progress"]["step"] == 5, said.text
+    data = ab("report", "digits", "--json").json["data"]
+    [curve] = data["curves"]
+    assert curve["points"] == [[n, pytest.approx(1 / (n + 1), abs=1e-5)] for n in range(6)]
+    assert data["resumed"][0]["step"] == 1

@@ -95,3 +95,11 @@ def test_lines_that_are_lost_are_a_gap_in_the_curve() -> None:
 def test_numbers_that_are_printed_make_way_for_those_that_are_reported() -> None:
     told = history(["iter 10: loss 4.0, time 1.00ms", encode("progress", step=3, loss=1.0)])
     assert (told.curves, told.resumed, told.format) == ({"loss": [(3, 1.0)]}, [], "")
+
+
+def test_a_step_that_is_told_twice_is_one_point() -> None:
+    """A bar that is drawn again; a try that begins at the step where the one before was killed."""
+    told = history(
+        [encode("progress", step=n, loss=loss) for n, loss in ((1, 3.0), (2, 2.5), (2, 2.0), (3, 1.0))]
+    )
+    assert told.curves == {"loss": [(1, 3.0), (2, 2.0), (3, 1.0)]}

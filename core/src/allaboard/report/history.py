@@ -158,6 +158,9 @@ def _add_points(
         if name not in curves and (len(curves) >= MOST_CURVES or len(name) > _LONGEST_NAME):
             continue
         points = curves.setdefault(name, [])
+        # A bar that is drawn again, or a try that begins where one ended.
+        if points and points[-1][0] == step:
+            points.pop()
         points.append((step, float(value)))
         most = min(MOST_POINTS, _MOST_IN_ALL // len(curves))
         if len(points) > most:

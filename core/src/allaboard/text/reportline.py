@@ -8,7 +8,8 @@ version 1:
 ``progress`` step, total, loss and any other number · ``resumed`` step, source · ``checkpoint`` step, uri,
 metrics, bytes · ``result`` metrics · ``flag`` code, text · ``inputs`` versions (package -> version), data
 (uri -> what identifies what it holds) · ``stacks`` asked, and look or told: what a member answers whom
-`allaboard.backends.kubernetes.stacks` asks by a file; no sign of progress.
+`allaboard.backends.kubernetes.stacks` asks by a file; no sign of progress · ``handed`` step: of the
+checkpoint that a member was started with, written before its first line; no sign of progress.
 
 Unknown kinds and fields are kept; a line of a newer version is read as far as it is understood. JSON has no
 NaN: a number that is not finite is written as null and its name listed in ``nonfinite``.
@@ -30,7 +31,7 @@ from allaboard.text.untrusted import Limits, Unreadable, parse_json
 
 PREFIX = "[allaboard] "
 VERSION = 1
-STACKS = "stacks"
+STACKS, HANDED = "stacks", "handed"
 LONGEST = 1 << 16
 """Characters of a report, its prefix left out; what is longer is output."""
 MOST_STEPS = 10**15
@@ -126,6 +127,7 @@ def _is_texts(value: Any) -> bool:
 _FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "progress": {"step": _is_whole, "total": _is_whole},
     "resumed": {"step": _is_whole},
+    HANDED: {"step": _is_whole},
     "checkpoint": {"step": _is_whole, "uri": _is_text},
     "result": {"metrics": lambda value: isinstance(value, Mapping)},
     "inputs": {"versions": _is_texts, "data": _is_texts},

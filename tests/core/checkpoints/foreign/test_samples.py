@@ -28,7 +28,7 @@ EXPECTED: dict[str, list[tuple[str, str, int | None, float | None]]] = {
     "torch_dcp": [("step-120", "torch-dcp", 120, None)],
     "torch_file": [("model-step7.pt", "torch", 7, None)],
     "deepspeed": [("global_step1", "deepspeed", 1, None), ("global_step2", "deepspeed", 2, None)],
-    "xgboost": [("final.json", "xgboost", 2, None), ("model_1.ubj", "xgboost", 1, None)],
+    "xgboost": [("final.json", "xgboost", 1, None), ("model_1.ubj", "xgboost", 1, None)],
     "lightgbm": [("model_2.txt", "lightgbm", 2, None)],
     "keras": [
         ("epoch-01.keras", "keras", None, 1),
@@ -228,3 +228,43 @@ def test_what_was_listed_in_part_is_never_called_torn(monkeypatch: pytest.Monkey
         assert Verdict.TORN not in verdicts.values()
         assert verdicts.get("a.pt", Verdict.WHOLE) is Verdict.WHOLE
         assert most == len(files) or verdicts.get("checkpoint-4") in (None, Verdict.UNKNOWN)
+
+
+def test_a_round_has_the_number_that_the_log_gives_it() -> None:
+    """Whatever somebody calls the file: two rounds are 0 and 1."""
+    binary = folder(SAMPLES / "xgboost")["model_1.ubj"]
+    [judged] = judge({"rounds-2.ubj": binary})
+    assert judged.facts.step == 1
+
+
+STATE = folder(SAMPLES / "accelerate")
+
+
+def saved(name: str, *parts: str) -> dict[str, bytes]:
+    """Files of a state of Accelerate in a folder of another name."""
+    files = {key.rpartition("/")[2]: data for key, data in STATE.items()}
+    return {f"{name}/{part}": files[part] for part in parts or files}
+
+
+def verdicts(files: Mapping[str, bytes]) -> dict[str, Verdict]:
+    return {item.unit.name: item.verdict for item in judge(files)}
+
+
+def test_a_save_of_accelerate_that_ends_early_is_never_whole() -> None:
+    """Its folders are named by the script: `step_40` in the examples."""
+    weights, optimizer = "model.safetensors", "optimizer.bin"
+    assert verdicts(saved("step_40")) == {"step_40": Verdict.WHOLE}
+    assert verdicts(saved("step_40", weights, optimizer)) == {"step_40": Verdict.TORN}
+    assert verdicts(saved("step_40", weights)) == {"step_40": Verdict.UNKNOWN}
+    both = verdicts({**saved("step_20"), **saved("step_40", weights)})
+    assert both == {"step_20": Verdict.WHOLE, "step_40": Verdict.TORN}
+
+
+def test_weights_alone_are_whole_where_a_script_saves_nothing_else() -> None:
+    weights = "model.safetensors"
+    assert verdicts({**saved("e_1", weights), **saved("e_2", weights)}) == dict.fromkeys(
+        ("e_1", "e_2"), Verdict.WHOLE
+    )
+    assert verdicts(saved("final", weights)) == {"final": Verdict.WHOLE}
+    configured = {**saved("model-7", weights), "model-7/config.json": b"{}"}
+    assert verdicts(configured) == {"model-7": Verdict.WHOLE}

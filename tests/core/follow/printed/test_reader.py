@@ -68,7 +68,7 @@ def test_epochs_outside_and_batches_inside_are_one_count() -> None:
         bar(50, 100, "Training: ", ", loss=1.5"), bar(100, 100, "Training: ", ", loss=1.25"),
         bar(1, 3, "Epochs: "), bar(50, 100, "Training: ", ", loss=1.0"),
     )  # fmt: skip
-    assert [(step, total) for step, total, _ in found] == [(0, 3), (50, 300), (100, 300), (150, 300)]
+    assert [(step, total) for step, total, _ in found] == [(50, 300), (100, 300), (150, 300)]
 
 
 def test_a_bar_of_keras_after_an_epoch_is_an_evaluation() -> None:
@@ -178,3 +178,50 @@ def test_a_hostile_line_takes_no_time(line: str) -> None:
     reader = ProgressReader()
     for n in range(20):
         reader.read(f"{line}{chr(97 + n)}")
+
+
+def test_a_bar_at_nothing_moves_a_training_that_resumes_nowhere() -> None:
+    """tqdm draws 0 before a script tells its bar where it goes on; so does Lightning within an epoch."""
+    assert read(bar(0, 50, "Epoch 3"), bar(7, 50, "Epoch 3", ", loss=0.5"))[0][0] == 107
+    found = read(
+        bar(0, 400, "Steps", ", loss=1.5"),
+        bar(0, 400, "Steps"),
+        bar(120, 400, "Steps", ", loss=0.5"),
+    )
+    assert [(step, metrics) for step, _, metrics in found] == [(0, {"loss": 1.5}), (120, {"loss": 0.5})]
+
+
+def test_the_first_dictionary_has_the_step_of_the_bar_behind_it() -> None:
+    lines = [bar(0, 400), "{'loss': 2.5, 'learning_rate': 1e-05, 'epoch': 0.125}", bar(25, 400)]
+    assert read(*lines) == [(25, 400, {"loss": 2.5, "learning_rate": 1e-05})]
+    again = "{'loss': 2.25, 'learning_rate': 1e-05, 'epoch': 0.25}"
+    found = read(*lines[:2], again, bar(50, 400))
+    assert [(step, metrics["loss"]) for step, _, metrics in found] == [(None, 2.5), (50, 2.25)]
+    third = "{'loss': 2.0, 'learning_rate': 1e-05, 'epoch': 0.375}"
+    assert read(*lines, again, bar(50, 400), third)[-1][:2] == (75, 400), "two epochs agree on the pace"
+
+
+def test_rounds_count_on_from_the_checkpoint_that_a_process_was_handed() -> None:
+    handed, line = encode("handed", step=9), "[{}]\ttrain-rmse:0.5"
+    assert [step for step, _, _ in read(line.format(0), line.format(1))] == [0, 1]
+    assert [step for step, _, _ in read(handed, line.format(0), line.format(1)) if step is not None][1:] == [
+        10,
+        11,
+    ]
+    of_lightgbm = "[11]\tvalid_0's l2: 0.25"
+    assert read(handed, of_lightgbm)[-1][0] == 11, "which counts on by itself"
+
+
+def test_a_checkpoint_that_was_handed_over_is_no_progress() -> None:
+    [report] = ProgressReader().read(encode("handed", step=9))
+    assert add_report(Progress(), report, 1.0) == Progress()
+
+
+RICH = "Epoch {}/7  ━━━━━━━━━━━━━━━━ {}/50 0:00:00 • -:--:-- 619.32it/s train_loss: 0.25"
+
+
+def test_lightnings_bar_of_rich_names_the_last_epoch() -> None:
+    """With a logger (v_num) or without."""
+    assert [read(RICH.format(0, 10) + more)[-1][:2] for more in ("", " v_num: 0")] == [(10, 400), (10, 400)]
+    assert read(RICH.format(7, 50))[-1][:2] == (400, 400)
+    assert read(RICH.format(1, 10).replace("• -:--:--", "0:00:10"))[-1][:2] == (10, 350), "another's"

@@ -15,11 +15,14 @@ FORMAT = "accelerate"
 _FOLDER = re.compile(r"checkpoint_\d+")
 _CUSTOM = "custom_checkpoint_"
 _RANDOM = re.compile(r"random_states_(\d+)\.pkl")
+_OTHERS = re.compile(r"(?:optimizer|scheduler|sampler)(?:_\d+)?\.bin")
+"""Parts that no other library calls so, in a folder of any name: its examples save into ``step_500``."""
 _MODEL_ELSEWHERE = re.compile(r"pytorch_model(?:_fsdp_\d+)?/.+")
 
 
 def claims(unit: Unit) -> bool:
-    return any(unit.matching(_RANDOM)) or _FOLDER.fullmatch(unit.base) is not None
+    is_part = any(unit.matching(_RANDOM)) or any(unit.matching(_OTHERS))
+    return is_part or _FOLDER.fullmatch(unit.base) is not None
 
 
 def facts(unit: Unit) -> Facts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -34,6 +35,8 @@ DEEPEST = 4
 ASIDE = ".torn"
 """The ending of what was moved aside."""
 
+_DIGITS = re.compile(r"\d+")
+
 
 def judge_place(store: Store, only: str | None = None) -> list[Judgement]:
     """The checkpoints of others below a place, with what their families say, in the order of their names.
@@ -44,9 +47,36 @@ def judge_place(store: Store, only: str | None = None) -> list[Judgement]:
     entries = [*islice(_entries(store, only), MOST_ENTRIES + 1)]
     cut_at = entries[MOST_ENTRIES].key if len(entries) > MOST_ENTRIES else None
     tree = _Folder.of(entry for entry in entries[:MOST_ENTRIES] if not _is_ours(entry.key))
-    judged = (_judge(unit, families) for unit, families in _units(store, tree, "", 0))
-    wanted = (item for item in judged if item is not None and only in (None, item.unit.name))
+    judged = [_judge(unit, families) for unit, families in _units(store, tree, "", 0)]
+    beside = _beside_others([item for item in judged if item is not None])
+    wanted = (item for item in beside if only in (None, item.unit.name))
     return sorted((_seen_in_part(item, cut_at) for item in wanted), key=lambda item: item.unit.name)
+
+
+def _beside_others(judged: list[Judgement]) -> Iterator[Judgement]:
+    """The judgements, with those of weights alone in a numbered folder by the folders that are named alike:
+    weights are the first of several files that a save of a training writes, and none of them says so.
+    """
+    alike: dict[str, list[Judgement]] = {}
+    for item in judged:
+        alike.setdefault(_DIGITS.sub("#", item.unit.name), []).append(item)
+    for item in judged:
+        others = [other for other in alike[_DIGITS.sub("#", item.unit.name)] if other is not item]
+        yield _weights_alone(item, others) if pretrained.is_bare(item) else item
+
+
+def _weights_alone(item: Judgement, others: list[Judgement]) -> Judgement:
+    files = item.unit.files.keys()
+    more = sorted({name for other in others if files < other.unit.files.keys() for name in other.unit.files})
+    if more:
+        missing = next(name for name in more if name not in files)
+        return replace(
+            item, verdict=Verdict.TORN, reason=f"{missing} is missing, which others beside it have"
+        )
+    if any(files == other.unit.files.keys() for other in others):
+        return item
+    reason = "it holds weights alone, with which a save of more begins, and is the first of its name"
+    return replace(item, verdict=Verdict.UNKNOWN, reason=reason)
 
 
 def _seen_in_part(item: Judgement, cut_at: str | None) -> Judgement:

@@ -9,7 +9,15 @@ from __future__ import annotations
 import re
 
 from allaboard.checkpoints.foreign.files import as_mapping, check_by_ending, check_files, check_shards
-from allaboard.checkpoints.foreign.unit import Facts, NotWhole, Unit, name_epoch, name_step
+from allaboard.checkpoints.foreign.unit import (
+    Facts,
+    Judgement,
+    NotWhole,
+    Unit,
+    Verdict,
+    name_epoch,
+    name_step,
+)
 from allaboard.checkpoints.metrics import plain
 from allaboard.errors import BadInput
 
@@ -35,6 +43,16 @@ def facts(unit: Unit) -> Facts:
     if STATE in unit.files:
         return state_facts(unit)
     return Facts(name_step(unit.base), name_epoch(unit.base))
+
+
+def is_bare(item: Judgement) -> bool:
+    """True for whole weights in a numbered folder without what `save_pretrained` writes beside them: a
+    configuration, or an index.
+    """
+    names = item.unit.files.keys()
+    is_saved = any(name.endswith("config.json") or _INDEX.fullmatch(name) for name in names)
+    is_whole = item.format == FORMAT and item.verdict is Verdict.WHOLE
+    return is_whole and not is_saved and name_step(item.unit.base) is not None
 
 
 def check_weights(unit: Unit) -> None:

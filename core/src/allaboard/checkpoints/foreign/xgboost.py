@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from allaboard.checkpoints.foreign.files import as_mapping
@@ -11,6 +12,8 @@ FORMAT = "xgboost"
 _JSON, _BINARY = b'{"learner"', b"{L\x00\x00\x00\x00\x00\x00\x00\x07learner{"
 _WIDTHS = {"Z": 0, "T": 0, "F": 0, "N": 0, "i": 1, "U": 1, "C": 1, "I": 2, "l": 4, "d": 4, "L": 8, "D": 8}
 _WHOLE = "iUIlL"
+_ENDS = re.compile(rb"\x10iteration_indptr\[(?:\$[A-Za-z])?#L(.{8})", re.DOTALL)
+"""Where in binary JSON the trees of each round end: one more than there are rounds."""
 _DEEPEST = 64
 
 
@@ -30,13 +33,15 @@ def facts(unit: Unit) -> Facts:
         data = unit.read(name)
         if _skip(data, 0, 0) != len(data):
             raise NotWhole(f"{name} does not end where its content does")
+        ends = _ENDS.search(data)
+        rounds = int.from_bytes(ends[1], "big") - 1 if ends else None
     else:
         model = as_mapping(unit.json(name))
         if "version" not in model:
             raise NotWhole(f"{name} says no version")
         rounds = _rounds(model)
-    step = name_step(name)
-    return Facts(step if step is not None else rounds)
+    # The log numbers rounds from 0; names of files by hand may count them.
+    return Facts(rounds - 1 if rounds else name_step(name))
 
 
 def _rounds(model: Any) -> int | None:

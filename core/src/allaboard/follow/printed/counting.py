@@ -39,7 +39,8 @@ class _Bar:
     """The bar of a Trainer. ``last``: the last one seen, of whatever; ``total``: steps of the training;
     ``step``, ``before``: step and epoch of the last dictionary; ``epoch``: the same while no bar was drawn
     after it; ``digits``: the most that an epoch had behind its point; ``pace``: steps of an epoch;
-    ``is_sure``: two dictionaries agree on it.
+    ``is_sure``: two dictionaries agree on it; ``waiting``: a dictionary that came before the first step was
+    drawn, whose step is that of the next bar.
     """
 
     last: Printed | None = None
@@ -50,6 +51,7 @@ class _Bar:
     digits: int = 1
     pace: float | None = None
     is_sure: bool = False
+    waiting: Printed | None = None
 
     def draw(self, step: int) -> None:
         """A bar of the training: the first one behind a dictionary is drawn by what prints that."""
@@ -58,13 +60,21 @@ class _Bar:
             self.is_sure = self.pace is not None and abs(pace - self.pace) <= error * self.pace
             self.pace, self.epoch = pace, None
 
+    def wait(self, printed: Printed) -> Printed | None:
+        """Keep a dictionary for the next bar; the one that was kept before."""
+        before, self.waiting = self.waiting, printed
+        if printed.epoch is not None:
+            self.epoch = self.before = printed.epoch
+            self.digits = max(self.digits, _places(printed.epoch))
+        return before
+
     def step_of(self, epoch: float, drawn: int) -> int | None:
         """The step of a dictionary. A bar is drawn ten times a second at most: of fast steps the last one
         that was drawn may be an earlier one, and the epoch tells. None: nothing does.
         """
         if epoch == self.before and drawn <= self.step:  # the same once more, by another callback
             return self.step if self.step >= 0 else drawn
-        self.digits, self.before = max(self.digits, len(repr(epoch).partition(".")[2])), epoch
+        self.digits, self.before = max(self.digits, _places(epoch)), epoch
         if self.is_sure and self.pace is not None and self.pace * 10**-self.digits <= 1:
             step: int | None = max(drawn, round(epoch * self.pace))
         else:
@@ -73,11 +83,17 @@ class _Bar:
         return step
 
 
+def _places(number: float) -> int:
+    """Digits behind the point."""
+    return len(repr(number).partition(".")[2])
+
+
 @dataclass(slots=True)
 class Counting:
     """The counters of one stream. ``step``: the last one that was reported; ``trained``: names of the metrics
     of the training; ``has_steps``: its lines count steps; ``columns``: names in the head of a table;
-    ``is_aside``: the next line tells once more of an earlier step.
+    ``is_aside``: the next line tells once more of an earlier step; ``handed``: the step of the
+    checkpoint that its process was handed.
     """
 
     step: int | None = None
@@ -85,6 +101,7 @@ class Counting:
     trained: set[str] = field(default_factory=set)
     columns: tuple[str, ...] = ()
     is_aside: bool = False
+    handed: int | None = None
     epochs: _Epochs = field(default_factory=_Epochs)
     bar: _Bar = field(default_factory=_Bar)
 
@@ -139,8 +156,10 @@ class Counting:
         return self.made(format.name, step, total, printed)
 
     def made(self, name: str, step: int | None, total: int | None, printed: Printed) -> Report | None:
-        """The report; None for one that tells nothing."""
-        if step is None and not printed.metrics:
+        """The report; None for one that tells nothing, as a bar at 0 does: that of a training that resumes
+        jumps to its step from there.
+        """
+        if not printed.metrics and not (step and printed.step != 0):
             return None
         step = step if step is None or step <= MOST_STEPS else None
         again = step is not None and self.step is not None and step < self.step
@@ -184,6 +203,8 @@ class Counting:
     def _count(self, format: Format, printed: Printed) -> tuple[int | None, int | None]:
         """(step, total) over all epochs."""
         step, total, epochs = printed.step, printed.total, self.epochs
+        if step is not None and format.counts_anew and self.handed is not None:
+            step += self.handed + 1
         if step is None:
             if self.has_steps or not format.counts_epochs:
                 return self.step if self.has_steps else None, None
@@ -263,6 +284,9 @@ class Counting:
             if printed.total != bar.total:
                 return None
             bar.draw(printed.step)
+            if bar.waiting is not None and printed.step > 0:
+                waiting, bar.waiting, bar.step = bar.waiting, None, printed.step
+                return self.made(format.name, printed.step, printed.total, waiting)
             if self.step is not None and (printed.step == self.step or 0 < printed.step < self.step):
                 return None
             return self.made(format.name, printed.step, printed.total, replace(printed, metrics={}))
@@ -274,6 +298,10 @@ class Counting:
         if printed.step is not None:
             return self.made(format.name, printed.step, printed.total, printed)
         step = self.step if last is None or last.total != bar.total else last.step
+        if step == 0 and printed.epoch and bar.step < 0:
+            # One that was waiting already keeps its numbers, and has no step.
+            before = bar.wait(printed)
+            return None if before is None else self.made(format.name, None, bar.total, before)
         if step is not None and printed.epoch is not None:
             step = bar.step_of(printed.epoch, step)
         return self.made(format.name, step, bar.total, printed)

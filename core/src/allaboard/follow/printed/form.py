@@ -138,7 +138,8 @@ class Format:
     """Way in which one library prints. ``needles``: of these small letters every line of it has one;
     ``plain``: no library's own, so that it stands back when a library's is seen; ``any_rank``: its lines are
     of one rank, whichever that is. ``by_bar``: a bar without a name tells its steps. ``counts_epochs``: where
-    nothing counts steps, epochs are steps.
+    nothing counts steps, epochs are steps. ``counts_anew``: its steps begin at 0 in each process, after those
+    of the checkpoint that the process was handed.
     """
 
     name: str
@@ -148,6 +149,7 @@ class Format:
     any_rank: bool = False
     by_bar: bool = False
     counts_epochs: bool = False
+    counts_anew: bool = False
 
     def read(self, text: str, low: str) -> Printed | None:
         if not any(needle in low for needle in self.needles):

@@ -18,7 +18,7 @@ from allaboard.follow.printed.counting import Counting
 from allaboard.follow.printed.form import Format
 from allaboard.follow.printed.prefixes import rank_in
 from allaboard.text.expressions import SECONDS, compiled
-from allaboard.text.reportline import PREFIX, Report, decode
+from allaboard.text.reportline import HANDED, PREFIX, Report, decode, whole
 
 LONGEST = 2000
 """Characters of a line that may be progress."""
@@ -90,6 +90,8 @@ class ProgressReader:
         if PREFIX in line and (report := decode(line)) is not None:
             if report.kind == "progress":
                 self.explicit = True
+            elif report.kind == HANDED:
+                self._counting.handed = whole(report.fields.get("step"))
             return [report]
         if self.explicit:
             return []

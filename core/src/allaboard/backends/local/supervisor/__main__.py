@@ -66,6 +66,7 @@ from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFail
 from allaboard.backends.local.supervisor.secrets import secret_value, secret_variables
 from allaboard.backends.local.supervisor.slowness import SlowWatch
 from allaboard.checkpoints import flags as _flags_of_runs  # noqa: F401  (before the first member starts)
+from allaboard.checkpoints.foreign.handing import Handed
 from allaboard.diagnosis.ends import doubts_of, waits
 from allaboard.diagnosis.stacks import positions, where_it_is
 from allaboard.engines import ENGINES
@@ -79,7 +80,7 @@ from allaboard.runs.observation import Doubt, Event, Observation, Progress, Slow
 from allaboard.runs.setup import TOKEN, TOKEN_KEY
 from allaboard.runs.status import CLOCK_IDLE, DOUBTFUL, idle_clock, state_of
 from allaboard.text.redaction import hide_known
-from allaboard.text.reportline import Report
+from allaboard.text.reportline import HANDED, Report, encode
 from allaboard.text.units import show_seconds
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Supervisor:
         self.slowness = SlowWatch(plan["mark"]) if watched else None
         self.adoption = _adoption(self.layout, plan)
         self.copies = _copies(self.layout, plan)
-        self.handed: str | None = None
+        self.handed = Handed()
         self.doubts: tuple[Doubt, ...] = ()
         self.settling: TwoLooks | None = None
         """The looks at the members that have not ended with the others."""
@@ -495,6 +496,9 @@ class Supervisor:
         try:
             files = self._write_files()
             layout = self._layout_to_start(member, number)
+            if layout != self.layout and self.handed.step is not None and member.rank == 0:
+                with open_private(log, "a") as file:
+                    file.write(encode(HANDED, step=self.handed.step) + "\n")
         except (OSError, AllaboardError) as error:
             text = str(error)
             if isinstance(error, OSError):
@@ -535,15 +539,14 @@ class Supervisor:
             return self.layout
         others_live = bool(self.identities) or self.starting - {member.name}
         if not (others_live and number == 0):
-            handed = self.adoption.hand_over(move_aside=not others_live)
-            self.handed = handed.files
+            self.handed = handed = self.adoption.hand_over(move_aside=not others_live)
             now = self.clock.now()
             for text in handed.moved:
                 self.operator.events.append(Event(now, "Warning", "TornCheckpoint", self.layout.run, text))
             if handed.files is not None:
                 text = f"goes on from {handed.files} (step {handed.step})"
                 self.operator.events.append(Event(now, "Normal", "Resumes", self.layout.run, text))
-        return with_checkpoint(self.layout, self.handed)
+        return with_checkpoint(self.layout, self.handed.files)
 
     def _on_adopted(self, reports: list[Report], now: float) -> None:
         """Checkpoints are the run's once they are where its job has them."""

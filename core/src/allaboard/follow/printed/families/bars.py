@@ -160,9 +160,15 @@ def _bar(text: str) -> Printed | None:
     return printed
 
 
+_RICH_OF_LIGHTNING = re.compile(
+    r"Epoch \d{1,9}/\d{1,9}\s+[━╸╺\s]+\d{1,15}/\d{1,15} \d+:\d\d:\d\d • [\d:-]{7,12} [\d.]+it/s"
+)
+"""Lightning's own columns, which it draws without a logger, too."""
+
+
 def _lightning(text: str) -> Printed | None:
     bar = bar_of(text)
-    if bar is None or "v_num" not in bar.rest:
+    if bar is None or ("v_num" not in bar.rest and _RICH_OF_LIGHTNING.search(text) is None):
         return None
     epoch = re.match(r"Epoch (?P<epoch>\d{1,9})(?:/(?P<last>\d{1,9}))?$", bar.description)
     if epoch is None:
@@ -205,7 +211,7 @@ def _torchtune(text: str) -> Printed | None:
 
 
 FORMATS = (
-    Format("Lightning", ("v_num", "loss"), (_lightning, _lightning_below)),
+    Format("Lightning", ("v_num", "loss", "it/s"), (_lightning, _lightning_below)),
     Format("torchtune", ("|loss: ",), (_torchtune,)),
 )
 PLAIN = (Format("tqdm", ("it/s", "s/it", "%|", "━"), (_bar,), plain=True),)

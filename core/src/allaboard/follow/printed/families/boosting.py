@@ -57,6 +57,6 @@ def _catboost(text: str) -> Printed | None:
 
 FORMATS = (
     Format("LightGBM", ("'s ", "[lightgbm]", "best iteration"), (_lightgbm, _LIGHTGBM_COMMAND.read, _best)),
-    Format("XGBoost", ("]\t", "best iteration"), (_xgboost, _best)),
+    Format("XGBoost", ("]\t", "best iteration"), (_xgboost, _best), counts_anew=True),
     Format("CatBoost", (":\tlearn: ", ":\ttest: "), (_catboost,)),
 )
