@@ -233,6 +233,7 @@ def test_several_looks_show_a_hang_only_where_nothing_moves() -> None:
         (look(0, ALL_REDUCE), look(1, LOAD, busy=0.5)),
         (look(0, ALL_REDUCE), look(1, LOAD, switches=200.0)),
         (look(0, ALL_REDUCE), look(1, LOAD, state="D")),
+        (look(0, ALL_REDUCE), look(1, LOAD, others=60.0)),
         (look(0, ALL_REDUCE), look(1, ALL_REDUCE)),
     ):
         assert stacks.hang_over([held, other, held]) is None
@@ -251,3 +252,29 @@ def test_a_worker_of_its_data_loader_that_reads_moves_its_rank() -> None:
     assert stacks.hang_over([reads, reads, reads]) is None
     stands = (*reads[:2], look(1, LOAD, pid=900, parent=101))
     assert stacks.hang_over([stands, stands, stands]) is not None
+
+
+@pytest.mark.parametrize("moves", [{"busy": 0.9}, {"switches": 90.0}, {"others": 90.0}, {"state": "D"}])
+def test_a_program_that_a_rank_has_started_moves_its_rank(moves: dict[str, object]) -> None:
+    """As a compiler, or what downloads weights: it tells no stacks, and may be started by a shell."""
+    shell = look(None, "", pid=800, parent=101)
+    gang = (look(0, BARRIER), look(1, LOAD), shell)
+    works = (*gang, look(None, "", pid=900, parent=800, **moves))
+    assert stacks.hang_over([works, works, works]) is None
+    stands = (*gang, look(None, "", pid=900, parent=800))
+    assert stacks.hang_over([stands, works[:-1], stands]) is not None, "it says nothing where it stands"
+    elsewhere = (*gang, look(None, "", pid=900, parent=100, **moves))
+    assert stacks.hang_over([elsewhere, elsewhere, elsewhere]) is not None, "of a rank that waits"
+
+
+def test_threads_that_poll_in_every_rank_move_none() -> None:
+    polls = (look(0, BARRIER, others=99.0), look(1, LOAD, others=101.0))
+    assert stacks.hang_over([polls, polls, polls]) is not None
+    downloads = (polls[0], look(1, LOAD, others=400.0))
+    assert stacks.hang_over([downloads, downloads, downloads]) is None
+
+
+def test_who_is_ready_to_run_in_every_look_computes() -> None:
+    ready, sleeps = ((look(0, BARRIER), look(1, LOAD, state=state, busy=0.1)) for state in "RS")
+    assert stacks.hang_over([ready, ready, ready]) is None
+    assert stacks.hang_over([ready, sleeps, ready]) is not None

@@ -62,7 +62,8 @@ class ProcessLook:
     """One process of a member at two moments. ``frames``: of its main thread, the innermost first; ``state``:
     the kernel's letter; ``busy``: the share of the time in between that it computed; ``member``: its name;
     ``pending``: the number of the collective that it has entered and that is not done; ``switches``: times in
-    a second that its main thread went to sleep, which one that waits for ever does not.
+    a second that its main thread went to sleep, which one that waits for ever does not; ``others``: that of
+    the busiest of its other threads, without those that torch has named.
     """
 
     pid: int
@@ -74,6 +75,7 @@ class ProcessLook:
     busy: float
     pending: int | None = None
     switches: float = 0.0
+    others: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,29 +236,56 @@ def hang_over(rounds: Sequence[Sequence[ProcessLook]]) -> HangCause | None:
     if last is None or not (last.blame or last.mismatch):
         return None
     same = all(c is not None and (c.blame, c.mismatch) == (last.blame, last.mismatch) for c in causes)
-    marks = [_marks(looks, last) for looks in rounds]
+    marks = [_marks(looks) for looks in rounds]
     if not same or None in marks or any(mark != marks[0] for mark in marks):
         return None
-    return last
+    # On a busy machine one that polls is seen ready to run now and then; one that computes always is.
+    ready = [{each.pid for each in _movers(looks) if each.state == "R"} for looks in rounds]
+    return None if set.intersection(*ready) else last
 
 
-def _marks(looks: Sequence[ProcessLook], cause: HangCause) -> tuple[object, ...] | None:
+def _marks(looks: Sequence[ProcessLook]) -> tuple[object, ...] | None:
     """The places of the ranks, and their collectives; equal in a later look if none of them has moved.
-    None: one of them moves in this look.
+    None: one of them moves in this look, or what one of them has started and may wait for.
     """
-    marks: list[object] = []
+    ranks = positions(looks)
+    waiting = {each.look.pid: each.look for each in ranks if each.operation is not None}
+    # What polls in those that wait polls in the rank for which they wait, too.
+    polled = max((look.others for look in waiting.values()), default=0.0)
+    for each in _movers(looks):
+        is_counted = each.pid not in waiting or each.pending is not None
+        moves = each.switches > (MOVES if is_counted else MOVES_WAITING)
+        also = each.pid not in waiting and each.others > MOVES + 2 * polled
+        if moves or also or each.busy >= COMPUTES or each.state == "D":
+            return None
+    seen = {each.pid: each for each in (*_movers(looks), *(place.look for place in ranks))}
+    return tuple((each.pid, each.frames, each.pending) for each in seen.values() if each.rank is not None)
+
+
+def _movers(looks: Sequence[ProcessLook]) -> list[ProcessLook]:
+    """The processes that tell whether a run moves: its ranks, and what those have started that wait for no
+    other. The store of a rendezvous looks for its members a hundred times in a second: who waits there tells
+    nothing.
+    """
+    movers = []
     for place in positions(looks):
-        look, waits = place.look, place.operation is not None
-        helpers = [helper for helper in looks if helper.parent == look.pid] if not waits else []
-        # The store of the rendezvous looks for its members a hundred times in a second.
-        polls = place.operation == "init_process_group"
-        most = MOVES_WAITING if waits and look.pending is None else MOVES
-        for process in (look, *helpers):
-            moves = process.switches > most and not polls
-            if process.busy >= COMPUTES or process.state in "RD" or moves:
-                return None
-            marks.append((process.pid, process.frames, process.pending))
-    return tuple(marks)
+        if place.operation is None:
+            movers += _begun_by(place.look, looks)
+        elif place.operation != "init_process_group":
+            movers.append(place.look)
+    return movers
+
+
+def _begun_by(look: ProcessLook, looks: Sequence[ProcessLook]) -> list[ProcessLook]:
+    """A process and all below it."""
+    found, parents = [look], {look.pid}
+    for _ in looks:
+        below = [each for each in looks if each.parent in parents and each.pid not in parents]
+        if not below:
+            break
+        found += below
+        parents |= {each.pid for each in below}
+    return found
 
 
 def diagnose_stacks(

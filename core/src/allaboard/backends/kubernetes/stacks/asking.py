@@ -118,7 +118,8 @@ def read(ended: Executed, number: int, instance: ContainerRun) -> StacksSeen:
         looks = [look_of(entry, number, instance.member) for entry in entries]
     except (ValueError, TypeError, KeyError):
         return StacksSeen(reason=f"{where} did not give its stacks: malformed answer")
-    return StacksSeen(with_rank(looks, instance.rank), None if looks else NO_ALLABOARD)
+    tells = any(look.frames for look in looks)
+    return StacksSeen(with_rank(looks, instance.rank), None if tells else NO_ALLABOARD)
 
 
 def look_of(entry: Any, number: int, member: str) -> ProcessLook:
@@ -136,6 +137,8 @@ def look_of(entry: Any, number: int, member: str) -> ProcessLook:
             str(entry["state"])[:1],
             float(entry["busy"]),
             pending_collective(str(entry["collectives"])),
+            float(entry.get("switches", 0.0)),
+            float(entry.get("others", 0.0)),
         )
     except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError("malformed look at a process") from error
@@ -150,7 +153,7 @@ def with_rank(looks: Iterable[ProcessLook], rank: int) -> tuple[ProcessLook, ...
     looks = tuple(looks)
     if any(look.rank is not None for look in looks):
         return looks
-    return tuple(replace(look, rank=rank) for look in looks)
+    return tuple(replace(look, rank=rank) if look.frames or look.state in "TtD" else look for look in looks)
 
 
 def _refusal(error: AllaboardError, namespace: str) -> str:

@@ -42,6 +42,10 @@ BETWEEN, PATIENCE, SETTLED = 1.0, 1.5, 0.05
 """Seconds between the two rounds, for the answers of one, and between two looks at them."""
 MOST_PROCESSES, MOST_TEXT, MOST_PRINTED = 256, 1 << 15, 3 << 20
 """Processes that are asked; bytes of one answer, whose end is the main thread; bytes of all answers."""
+MOST_THREADS = 256
+"""Threads of a process that are looked at."""
+OF_TORCH = ("pt_", "gloo_")
+"""The names of threads that torch's own code starts and that never rest."""
 MOST_SPIED = 32
 """Processes that py-spy reads."""
 MOST_FRAMES_TEXT, APART = 4000, 0.2
@@ -198,9 +202,10 @@ def _looks() -> "list[dict[str, object]]":
 
 
 def _look(pid: int, before: "dict[str, object]", now: "dict[str, object]") -> "dict[str, object]":
-    environ = _environment(pid)
+    environ = _environment(pid) if now["asked"] else {}
     rank = next((environ[name] for name in RANKS if environ.get(name)), "")
     passed = max(float(str(now["at"])) - float(str(before["at"])), 0.01)
+    slept = _rates(before["switches"], now["switches"], passed)
     return {
         "pid": pid,
         "parent": now["parent"],
@@ -208,7 +213,20 @@ def _look(pid: int, before: "dict[str, object]", now: "dict[str, object]") -> "d
         "text": now["text"],
         "state": now["state"],
         "busy": round((float(str(now["cpu"])) - float(str(before["cpu"]))) / passed, 3),
-        "collectives": _collectives(pid)[1],
+        "collectives": _collectives(pid)[1] if now["asked"] else "",
+        "switches": slept.pop(pid, 0.0),
+        "others": max(slept.values(), default=0.0),
+    }
+
+
+def _rates(before: object, now: object, passed: float) -> "dict[int, float]":
+    """Thread -> times in a second that it went to sleep. ``passed``: seconds between the two counts."""
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return {}
+    return {
+        thread: round((times - before[thread]) / passed, 1)
+        for thread, times in now.items()
+        if thread in before
     }
 
 
@@ -230,7 +248,7 @@ def _environment(pid: int) -> "dict[str, str]":
 
 def _round(pids: "list[int]", spies: bool = True) -> "dict[int, dict[str, object]]":
     """Ask all processes at once; pid -> its answer and its kernel fields. ``spies``: also read those that do
-    not answer by py-spy.
+    not answer by py-spy, and tell what the kernel knows of those that have no stacks.
     """
     asked, states = {}, {}
     for pid in pids:
@@ -265,6 +283,12 @@ def _round(pids: "list[int]", spies: bool = True) -> "dict[int, dict[str, object
     for pid, text in _spied([pid for pid in pids if pid not in asked]) if spies else ():
         try:
             answers[pid] = _now(pid, text)
+        except (OSError, IndexError, ValueError):
+            pass
+    for pid in pids if spies else ():
+        try:
+            if pid not in answers and pid not in asked and not _open_file(pid, ENDPOINT):
+                answers[pid] = dict(_now(pid, ""), asked=False)
         except (OSError, IndexError, ValueError):
             pass
     return answers
@@ -311,7 +335,24 @@ def _now(pid: int, text: str) -> "dict[str, object]":
         "parent": int(fields[1]),
         "cpu": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
         "at": time.monotonic(),
+        "switches": _switches(pid),
+        "asked": True,
     }
+
+
+def _switches(pid: int) -> "dict[int, int]":
+    """Thread -> times that it has gone to sleep, of a process."""
+    switches = {}
+    for name in os.listdir(f"/proc/{pid}/task")[:MOST_THREADS]:
+        try:
+            with open(f"/proc/{pid}/task/{name}/status", "rb") as file:
+                lines = file.read(8192).decode("utf-8", "replace").splitlines()
+        except OSError:
+            continue
+        status = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+        if name == str(pid) or not status.get("Name", "").startswith(OF_TORCH):
+            switches[int(name)] = int(status.get("voluntary_ctxt_switches", "0"))
+    return switches
 
 
 def _stat(pid: int) -> "list[bytes]":

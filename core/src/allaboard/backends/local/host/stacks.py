@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import IO
 
@@ -45,7 +45,13 @@ PATIENCE = 3.0
 """Seconds that a process has to answer; one in an uninterruptible wait of the kernel does not."""
 MOST_SPIED = 64
 """Processes that py-spy reads at once."""
+MOST_THREADS = 256
+"""Threads of a process that are looked at."""
 _SETTLED = 0.05
+_OF_TORCH = ("pt_", "gloo_")
+"""The names of threads that torch's own code starts begin so in newer versions: the watchdog of NCCL, the
+loop of gloo and the store of the rendezvous never rest.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +59,8 @@ class ProcessStacks:
     """One process that was asked. ``parent``: the pid of its parent; ``text``: its stacks as faulthandler
     writes them, or None where it did not answer; ``state``: of its main thread, the kernel's letter (R runs,
     S sleeps, D waits for a disk or a network file system, T is stopped); ``cpu``: seconds that it has
-    computed so far; ``at``: when, by a clock that only goes on; ``switches``: times that its main thread has
-    gone to sleep.
+    computed so far; ``at``: when, by a clock that only goes on; ``switches``: thread -> times that it has
+    gone to sleep, without those of torch.
     """
 
     who: Identity
@@ -63,7 +69,9 @@ class ProcessStacks:
     state: str
     cpu: float
     at: float
-    switches: int = 0
+    switches: Mapping[int, int]
+    is_asked: bool = True
+    """False: it tells no stacks, as a compiler that a rank has started."""
 
 
 @dataclass(slots=True)
@@ -87,7 +95,8 @@ def look_twice(
     mark: str, between: float = BETWEEN, sleep: Callable[[float], None] = time.sleep
 ) -> tuple[ProcessLook, ...]:
     """Stacks of the processes of a run, by its mark, ``between`` seconds after a first look, which tells
-    who computes and who waits. Processes that did not answer have no frames.
+    who computes and who waits. Processes that did not answer have no frames; those that were not asked have
+    no rank either.
     """
     looks = TwoLooks(mark, between)
     while (processes := looks.step()) is None:
@@ -112,17 +121,25 @@ class TwoLooks:
             self.round, self.again_at = _Round(self.first), 0.0
         if not self.round.is_over():
             return None
-        answers = self.round.answers()
+        answers = [*self.round.answers(), *self.round.others()]
+        if not any(each.is_asked for each in answers):
+            return ()
         if self.first is None:
             self.first = {each.who: each for each in answers}
             self.again_at = time.monotonic() + self.between
-            return None if self.first else ()
+            return None
         return tuple(_look(self.first[each.who], each) for each in answers)
 
 
 def _look(before: ProcessStacks, now: ProcessStacks) -> ProcessLook:
     environ = environment(now.who.pid)
-    rank = environ.get("RANK", "")
+    rank = environ.get("RANK", "") if now.is_asked else ""
+    passed = max(now.at - before.at, 0.01)
+    slept = {
+        thread: (times - before.switches[thread]) / passed
+        for thread, times in now.switches.items()
+        if thread in before.switches
+    }
     return ProcessLook(
         now.who.pid,
         now.parent,
@@ -130,9 +147,10 @@ def _look(before: ProcessStacks, now: ProcessStacks) -> ProcessLook:
         environ.get(MEMBER, ""),
         main_thread(now.text or ""),
         now.state,
-        (now.cpu - before.cpu) / max(now.at - before.at, 0.01),
+        (now.cpu - before.cpu) / passed,
         pending_collective(_collectives(now.who.pid)[1]),
-        max(0, now.switches - before.switches) / max(now.at - before.at, 0.01),
+        slept.pop(now.who.pid, 0.0),
+        max(slept.values(), default=0.0),
     )
 
 
@@ -162,6 +180,7 @@ class _Round:
         self.waiting = [each for each in self.asked if not _is_stopped(each.who.pid)]
         answering = {each.who for each in self.asked}
         self.spied = [*_spies(who for who in those if who not in answering)]
+        self.rest = [who for who in those if who not in answering]
 
     def is_over(self) -> bool:
         self.waiting = [each for each in self.waiting if not _has_settled(each)]
@@ -171,6 +190,13 @@ class _Round:
     def answers(self) -> list[ProcessStacks]:
         spied = [answer for each in self.spied if (answer := _seen_by(each))]
         return [*(answer for each in self.asked if (answer := _answer(each))), *spied]
+
+    def others(self) -> Iterator[ProcessStacks]:
+        """The processes that tell no stacks."""
+        spied = {each.who for each in self.spied}
+        for who in self.rest:
+            if who not in spied and (stacks := _stacks_of(who, None)) is not None:
+                yield replace(stacks, is_asked=False)
 
 
 def _spies(members: Iterable[Identity]) -> Iterator[_Spied]:
@@ -271,7 +297,7 @@ def _catches(pid: int, number: int) -> bool:
     return bool(mask >> (number - 1) & 1)
 
 
-def _status(pid: int) -> Mapping[str, str]:
+def _status(pid: int | str) -> Mapping[str, str]:
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         pairs = (line.partition(":") for line in file)
         return {name: value.strip() for name, _, value in pairs}
@@ -312,12 +338,21 @@ def _stacks_of(who: Identity, text: str | None) -> ProcessStacks | None:
     if process is None or process.identity != who:
         return None
     try:
-        status = _status(pid)
+        state = _status(pid).get("State", "?")[:1]
+        switches = dict(_switches(pid))
     except OSError:
         return None
-    state, slept = status.get("State", "?")[:1], status.get("voluntary_ctxt_switches", "")
-    switches = int(slept) if slept.isdigit() else 0
     return ProcessStacks(who, process.parent, text, state, _cpu_seconds(pid), time.monotonic(), switches)
+
+
+def _switches(pid: int) -> Iterator[tuple[int, int]]:
+    """(thread, times that it has gone to sleep) of a process. Raises OSError when it is gone."""
+    for name in islice(os.listdir(f"/proc/{pid}/task"), MOST_THREADS):
+        with suppress(OSError):
+            status = _status(f"{pid}/task/{name}")
+            slept = status.get("voluntary_ctxt_switches", "")
+            if slept.isdigit() and (name == str(pid) or not status.get("Name", "").startswith(_OF_TORCH)):
+                yield int(name), int(slept)
 
 
 def _is_stopped(pid: int) -> bool:
