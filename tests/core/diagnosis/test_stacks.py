@@ -197,18 +197,6 @@ def test_looks_of_a_snapshot_are_read_back_and_hostile_ones_left_out() -> None:
     assert from_dicts("stacks") == from_dicts(None) == ()
 
 
-COUNTED = '{"pg_status":{"0":{"last_completed_collective":"%d","last_enqueued_collective":"%d"}}}'
-
-
-def test_the_number_of_a_collective_is_the_first_that_is_not_done() -> None:
-    assert stacks.pending_collective(COUNTED % (811, 812)) == 812
-    assert stacks.pending_collective(COUNTED % (811, 815)) == 812
-    assert stacks.pending_collective(COUNTED % (-1, 1)) == 1
-    assert stacks.pending_collective(COUNTED % (812, 812)) is None
-    for text in ("", "[]", "{", '{"pg_status":[1]}', '{"pg_status":{"0":{"last_enqueued_collective":"x"}}}'):
-        assert stacks.pending_collective(text) is None
-
-
 def test_members_that_were_started_again_one_by_one_and_do_not_meet_are_told() -> None:
     """As seen of a PyTorchJob whose worker met the store of the master's last try."""
     looks = [look(0, STORE), look(1, MEET)]
@@ -275,6 +263,8 @@ def test_threads_that_poll_in_every_rank_move_none() -> None:
 
 
 def test_who_is_ready_to_run_in_every_look_computes() -> None:
-    ready, sleeps = ((look(0, BARRIER), look(1, LOAD, state=state, busy=0.1)) for state in "RS")
-    assert stacks.hang_over([ready, ready, ready]) is None
-    assert stacks.hang_over([ready, sleeps, ready]) is not None
+    sleeps = (look(0, BARRIER), look(1, LOAD, busy=0.1))
+    for more in ({"state": "R"}, {"ready": True}):
+        ready = (sleeps[0], look(1, LOAD, busy=0.1, **more))
+        assert stacks.hang_over([ready, ready, ready]) is None
+        assert stacks.hang_over([ready, sleeps, ready]) is not None

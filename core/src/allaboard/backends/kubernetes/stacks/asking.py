@@ -14,7 +14,8 @@ from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Executed
 from allaboard.backends.kubernetes.logs.capture import run_within
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
-from allaboard.diagnosis.stacks import ProcessLook, StacksSeen, main_thread, pending_collective
+from allaboard.diagnosis.recorder import pending_collective, read_records
+from allaboard.diagnosis.stacks import ProcessLook, StacksSeen, main_thread
 from allaboard.errors import AllaboardError
 from allaboard.text.printable import visible
 from allaboard.text.untrusted import Limits, parse_json
@@ -128,6 +129,7 @@ def look_of(entry: Any, number: int, member: str) -> ProcessLook:
     """
     try:
         rank = entry["rank"]
+        records = read_records(str(entry["records"])) if entry.get("records") else None
         return ProcessLook(
             _unique(entry["pid"], number),
             _unique(entry["parent"], number),
@@ -136,9 +138,11 @@ def look_of(entry: Any, number: int, member: str) -> ProcessLook:
             main_thread(str(entry["text"])),
             str(entry["state"])[:1],
             float(entry["busy"]),
-            pending_collective(str(entry["collectives"])),
+            pending_collective(read_records(str(entry["collectives"])) if records is None else records),
             float(entry.get("switches", 0.0)),
             float(entry.get("others", 0.0)),
+            records,
+            bool(entry.get("ready", False)),
         )
     except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError("malformed look at a process") from error

@@ -31,11 +31,14 @@ from allaboard.backends.local.host.processes import (
     process_of,
     send_signal,
 )
-from allaboard.diagnosis.stacks import ProcessLook, main_thread, pending_collective, spied_stack
+from allaboard.diagnosis.recorder import pending_collective, read_records
+from allaboard.diagnosis.stacks import ProcessLook, main_thread, spied_stack
 
 SIGNAL = 61
 FILE, COLLECTIVES = "memfd:allaboard-stacks", "memfd:allaboard-collectives"
 """All as `allaboard.inside.startup` has them."""
+LAST = b"#"
+"""Asks for the last collectives, of NCCL's too; as `allaboard.inside.startup` has it."""
 ENDPOINT = "memfd:allaboard-token"
 """A file of the process that answers posts (`allaboard.inside.helper.endpoint`): it is none of a script."""
 MOST = 1 << 18
@@ -43,6 +46,8 @@ MOST = 1 << 18
 BETWEEN = 1.0
 PATIENCE = 3.0
 """Seconds that a process has to answer; one in an uninterruptible wait of the kernel does not."""
+MOST_RECORD = 1 << 23
+"""Bytes of the collectives of one process that are read; 2,000 are 1 MB."""
 MOST_SPIED = 64
 """Processes that py-spy reads at once."""
 MOST_THREADS = 256
@@ -70,6 +75,10 @@ class ProcessStacks:
     cpu: float
     at: float
     switches: Mapping[int, int]
+    ready: bool = False
+    """Another thread than the main one was ready to run."""
+    counts: str = ""
+    """The numbers of its collectives, as torch's flight recorder writes them."""
     is_asked: bool = True
     """False: it tells no stacks, as a compiler that a rank has started."""
 
@@ -105,16 +114,25 @@ def look_twice(
 
 
 class TwoLooks:
-    """`look_twice` in small steps, for who must not wait: each takes some milliseconds."""
+    """`look_twice` in small steps, for who must not wait: each takes some milliseconds. ``records``: also ask
+    those whose collectives stand for the last ones.
+    """
 
-    def __init__(self, mark: str, between: float = BETWEEN) -> None:
-        self.between = between
+    def __init__(self, mark: str, between: float = BETWEEN, *, records: bool = True) -> None:
+        self.between, self.records = between, records
+        self.asked: AskedRecords | None = None
+        self.second: list[ProcessStacks] = []
         self.first: dict[Identity, ProcessStacks] | None = None
         self.round = _Round(find_marked(mark))
         self.again_at = 0.0
 
     def step(self) -> tuple[ProcessLook, ...] | None:
         """Stacks of the processes; None: not known yet, ask again soon."""
+        if self.asked is not None and self.first is not None:
+            if not self.asked.is_over():
+                return None
+            records = self.asked.answers
+            return tuple(_look(self.first[each.who], each, records.get(each.who)) for each in self.second)
         if self.first is not None and self.again_at:
             if time.monotonic() < self.again_at:
                 return None
@@ -128,10 +146,58 @@ class TwoLooks:
             self.first = {each.who: each for each in answers}
             self.again_at = time.monotonic() + self.between
             return None
-        return tuple(_look(self.first[each.who], each) for each in answers)
+        self.second = answers
+        stand = [each.who for each in answers if each.counts and each.counts == self.first[each.who].counts]
+        self.asked = AskedRecords(stand if self.records else [])
+        return self.step()
 
 
-def _look(before: ProcessStacks, now: ProcessStacks) -> ProcessLook:
+class AskedRecords:
+    """The last collectives of processes, asked for at once. Each has `PATIENCE` seconds."""
+
+    def __init__(self, members: Iterable[Identity]) -> None:
+        self.until = time.monotonic() + PATIENCE
+        self.waiting = {who: asked for who in members if (asked := _ask_records(who.pid)) is not None}
+        self.answers: dict[Identity, str] = {}
+
+    def is_over(self) -> bool:
+        """Whether all have answered, or had their time."""
+        for who, (path, before) in [*self.waiting.items()]:
+            answer = record_of(path, before)
+            if answer is not None:
+                self.answers[who] = answer
+                del self.waiting[who]
+        return not self.waiting or time.monotonic() >= self.until
+
+
+def _ask_records(pid: int) -> tuple[str, int] | None:
+    """The file into which a process that was asked writes, and when it last wrote there; None: it cannot be
+    asked.
+    """
+    with suppress(OSError):
+        path = open_file(pid, COLLECTIVES)
+        if path is not None:
+            before = os.stat(path).st_mtime_ns
+            if ask_collectives(pid, LAST):
+                return path, before
+    return None
+
+
+def record_of(path: str, before: int) -> str | None:
+    """The whole answer that a process has written since ``before``; None: it is not there yet. Empty if the
+    process is gone.
+    """
+    try:
+        if os.stat(path).st_mtime_ns == before:
+            return None
+        with open(path, encoding="utf-8", errors="replace") as file:
+            answer = file.read(MOST_RECORD).partition("\n")[2]
+    except OSError:
+        return ""
+    return answer if answer.endswith("\n") else None
+
+
+def _look(before: ProcessStacks, now: ProcessStacks, record: str | None) -> ProcessLook:
     environ = environment(now.who.pid)
     rank = environ.get("RANK", "") if now.is_asked else ""
     passed = max(now.at - before.at, 0.01)
@@ -140,6 +206,7 @@ def _look(before: ProcessStacks, now: ProcessStacks) -> ProcessLook:
         for thread, times in now.switches.items()
         if thread in before.switches
     }
+    records = read_records(record) if record else None
     return ProcessLook(
         now.who.pid,
         now.parent,
@@ -148,9 +215,11 @@ def _look(before: ProcessStacks, now: ProcessStacks) -> ProcessLook:
         main_thread(now.text or ""),
         now.state,
         (now.cpu - before.cpu) / passed,
-        pending_collective(_collectives(now.who.pid)[1]),
+        pending_collective(records if records is not None else read_records(now.counts)),
         slept.pop(now.who.pid, 0.0),
         max(slept.values(), default=0.0),
+        records,
+        now.ready,
     )
 
 
@@ -339,20 +408,32 @@ def _stacks_of(who: Identity, text: str | None) -> ProcessStacks | None:
         return None
     try:
         state = _status(pid).get("State", "?")[:1]
-        switches = dict(_switches(pid))
+        threads = {thread: (slept, letter) for thread, slept, letter in _threads(pid)}
     except OSError:
         return None
-    return ProcessStacks(who, process.parent, text, state, _cpu_seconds(pid), time.monotonic(), switches)
+    return ProcessStacks(
+        who,
+        process.parent,
+        text,
+        state,
+        _cpu_seconds(pid),
+        time.monotonic(),
+        {thread: slept for thread, (slept, _) in threads.items()},
+        any(letter == "R" for thread, (_, letter) in threads.items() if thread != pid),
+        _collectives(pid)[1],
+    )
 
 
-def _switches(pid: int) -> Iterator[tuple[int, int]]:
-    """(thread, times that it has gone to sleep) of a process. Raises OSError when it is gone."""
+def _threads(pid: int) -> Iterator[tuple[int, int, str]]:
+    """(thread, times that it has gone to sleep, the kernel's letter) of a process, without those that torch
+    has named. Raises OSError when it is gone.
+    """
     for name in islice(os.listdir(f"/proc/{pid}/task"), MOST_THREADS):
         with suppress(OSError):
             status = _status(f"{pid}/task/{name}")
             slept = status.get("voluntary_ctxt_switches", "")
             if slept.isdigit() and (name == str(pid) or not status.get("Name", "").startswith(_OF_TORCH)):
-                yield int(name), int(slept)
+                yield int(name), int(slept), status.get("State", "?")[:1]
 
 
 def _is_stopped(pid: int) -> bool:
