@@ -197,18 +197,6 @@ def test_looks_of_a_snapshot_are_read_back_and_hostile_ones_left_out() -> None:
     assert from_dicts("stacks") == from_dicts(None) == ()
 
 
-COUNTED = '{"pg_status":{"0":{"last_completed_collective":"%d","last_enqueued_collective":"%d"}}}'
-
-
-def test_the_number_of_a_collective_is_the_first_that_is_not_done() -> None:
-    assert stacks.pending_collective(COUNTED % (811, 812)) == 812
-    assert stacks.pending_collective(COUNTED % (811, 815)) == 812
-    assert stacks.pending_collective(COUNTED % (-1, 1)) == 1
-    assert stacks.pending_collective(COUNTED % (812, 812)) is None
-    for text in ("", "[]", "{", '{"pg_status":[1]}', '{"pg_status":{"0":{"last_enqueued_collective":"x"}}}'):
-        assert stacks.pending_collective(text) is None
-
-
 def test_members_that_were_started_again_one_by_one_and_do_not_meet_are_told() -> None:
     """As seen of a PyTorchJob whose worker met the store of the master's last try."""
     looks = [look(0, STORE), look(1, MEET)]
@@ -233,6 +221,7 @@ def test_several_looks_show_a_hang_only_where_nothing_moves() -> None:
         (look(0, ALL_REDUCE), look(1, LOAD, busy=0.5)),
         (look(0, ALL_REDUCE), look(1, LOAD, switches=200.0)),
         (look(0, ALL_REDUCE), look(1, LOAD, state="D")),
+        (look(0, ALL_REDUCE), look(1, LOAD, others=60.0)),
         (look(0, ALL_REDUCE), look(1, ALL_REDUCE)),
     ):
         assert stacks.hang_over([held, other, held]) is None
@@ -251,3 +240,31 @@ def test_a_worker_of_its_data_loader_that_reads_moves_its_rank() -> None:
     assert stacks.hang_over([reads, reads, reads]) is None
     stands = (*reads[:2], look(1, LOAD, pid=900, parent=101))
     assert stacks.hang_over([stands, stands, stands]) is not None
+
+
+@pytest.mark.parametrize("moves", [{"busy": 0.9}, {"switches": 90.0}, {"others": 90.0}, {"state": "D"}])
+def test_a_program_that_a_rank_has_started_moves_its_rank(moves: dict[str, object]) -> None:
+    """As a compiler, or what downloads weights: it tells no stacks, and may be started by a shell."""
+    shell = look(None, "", pid=800, parent=101)
+    gang = (look(0, BARRIER), look(1, LOAD), shell)
+    works = (*gang, look(None, "", pid=900, parent=800, **moves))
+    assert stacks.hang_over([works, works, works]) is None
+    stands = (*gang, look(None, "", pid=900, parent=800))
+    assert stacks.hang_over([stands, works[:-1], stands]) is not None, "it says nothing where it stands"
+    elsewhere = (*gang, look(None, "", pid=900, parent=100, **moves))
+    assert stacks.hang_over([elsewhere, elsewhere, elsewhere]) is not None, "of a rank that waits"
+
+
+def test_threads_that_poll_in_every_rank_move_none() -> None:
+    polls = (look(0, BARRIER, others=99.0), look(1, LOAD, others=101.0))
+    assert stacks.hang_over([polls, polls, polls]) is not None
+    downloads = (polls[0], look(1, LOAD, others=400.0))
+    assert stacks.hang_over([downloads, downloads, downloads]) is None
+
+
+def test_who_is_ready_to_run_in_every_look_computes() -> None:
+    sleeps = (look(0, BARRIER), look(1, LOAD, busy=0.1))
+    for more in ({"state": "R"}, {"ready": True}):
+        ready = (sleeps[0], look(1, LOAD, busy=0.1, **more))
+        assert stacks.hang_over([ready, ready, ready]) is None
+        assert stacks.hang_over([ready, sleeps, ready]) is not None

@@ -119,7 +119,8 @@ def test_stacks_of_an_old_python_are_read(python: Path, helper: Path, tmp_path: 
     try:
         assert process.stdout is not None and process.stdout.readline() == "here\n"
         told = read(run_script("stacks-by-the-helper"), 0, a_member())
-        assert [(look.rank, look.frames[0].function) for look in told.looks] == [(3, "load")]
+        tells = [look for look in told.looks if look.frames]
+        assert [(look.rank, look.frames[0].function) for look in tells] == [(3, "load")]
     finally:
         process.communicate("")
     assert process.returncode == 4

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from allaboard.diagnosis.finding import Diagnosis, Evidence
+from allaboard.diagnosis.recorder import GroupRecord, Kind, Parting, parting_of, records_from_dicts
 from allaboard.text.printable import visible
 from allaboard.text.units import show_seconds
 from allaboard.text.untrusted import Limits, Unreadable, parse_json
@@ -31,7 +32,6 @@ _PARALLEL = ("torch/nn/parallel/distributed.py", "torch/distributed/fsdp/")
 _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
 _AGENT = ("torch/distributed/run.py", "torch/distributed/elastic/agent/")
 _LOADER = ("torch/utils/data/dataloader.py", "multiprocessing/")
-_COUNTED = Limits(size=1 << 18, depth=8, values=20_000, digits=20)
 _SPIED = Limits(size=1 << 20, depth=8, values=100_000, digits=20)
 MOVES, MOVES_WAITING = 30.0, 8.0
 """Times in a second that a main thread goes to sleep which reads or downloads; and that of a rank whose
@@ -62,7 +62,9 @@ class ProcessLook:
     """One process of a member at two moments. ``frames``: of its main thread, the innermost first; ``state``:
     the kernel's letter; ``busy``: the share of the time in between that it computed; ``member``: its name;
     ``pending``: the number of the collective that it has entered and that is not done; ``switches``: times in
-    a second that its main thread went to sleep, which one that waits for ever does not.
+    a second that its main thread went to sleep, which one that waits for ever does not; ``others``: that of
+    the busiest of its other threads, without those that torch has named; ``records``: its collectives, None
+    where they are not known, or went on between the two moments; ``ready``: such a thread was ready to run.
     """
 
     pid: int
@@ -74,6 +76,9 @@ class ProcessLook:
     busy: float
     pending: int | None = None
     switches: float = 0.0
+    others: float = 0.0
+    records: tuple[GroupRecord, ...] | None = None
+    ready: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,24 +147,12 @@ def from_dicts(value: Any) -> tuple[ProcessLook, ...]:
             ids = int(entry["pid"]), int(entry["parent"])
             state, busy = str(entry["state"])[:1], float(entry["busy"])
             pending = None if entry.get("pending") is None else int(entry["pending"])
-            looks.append(ProcessLook(*ids, rank, str(entry["member"])[:300], frames, state, busy, pending))
+            records = records_from_dicts(entry.get("records"))
+            member = str(entry["member"])[:300]
+            looks.append(ProcessLook(*ids, rank, member, frames, state, busy, pending, records=records))
         except (TypeError, ValueError, KeyError, OverflowError, AttributeError):
             continue
     return tuple(looks)
-
-
-def pending_collective(text: str) -> int | None:
-    """The number of the first collective that a rank has entered and that is not done, by what torch's flight
-    recorder counts, as its JSON. None: it waits in none, in those of several groups, or nothing is told.
-    """
-    try:
-        counts_read = parse_json(text, _COUNTED)
-        groups = counts_read["pg_status"].values()
-        counts = [(int(g["last_enqueued_collective"]), int(g["last_completed_collective"])) for g in groups]
-    except (Unreadable, TypeError, ValueError, KeyError, AttributeError):
-        return None
-    pending = [max(done, 0) + 1 for entered, done in counts if entered > done]
-    return pending[0] if len(pending) == 1 else None
 
 
 def main_thread(text: str) -> tuple[Frame, ...]:
@@ -200,7 +193,38 @@ def positions(looks: Iterable[ProcessLook]) -> list[RankPosition]:
     for look in looks:
         if not look.frames and look.rank is not None and look.state in "TtD":
             trains.setdefault(look.rank, look)
-    return [_position(look) for _, look in sorted(trains.items(), key=lambda item: item[0] or 0)]
+    return _with_recorder(
+        [_position(look) for _, look in sorted(trains.items(), key=lambda item: item[0] or 0)]
+    )
+
+
+def parting(ranks: Sequence[RankPosition]) -> Parting | None:
+    """The collective at which these ranks part, by torch's flight recorder; None where it is not known of all
+    of them.
+    """
+    records = {each.rank: each.look.records for each in ranks}
+    known = {rank: groups for rank, groups in records.items() if groups is not None}
+    return parting_of(known) if 1 < len(known) == len(records) else None
+
+
+def _with_recorder(ranks: list[RankPosition]) -> list[RankPosition]:
+    """The ranks, of which those wait that have entered a collective and went on to wait for it elsewhere, as
+    over NCCL in ``loss.item()``.
+    """
+    parts = parting(ranks)
+    if parts is None:
+        return ranks
+    return [
+        replace(each, operation=_awaited(each.look))
+        if each.operation is None and (each.rank not in parts.blame or parts.kind is not Kind.BEHIND)
+        else each
+        for each in ranks
+    ]
+
+
+def _awaited(look: ProcessLook) -> str | None:
+    """The collective that a rank has entered and that is not done; None: there is none."""
+    return next((name for each in look.records or () if (name := each.waits_in) is not None), None)
 
 
 def cause_of_hang(looks: Sequence[ProcessLook]) -> HangCause | None:
@@ -217,9 +241,15 @@ def cause_of_hang(looks: Sequence[ProcessLook]) -> HangCause | None:
         here = "; ".join(f"{_ranks([r])} {place}" for r, place in list(lines.items())[:4])
         return HangCause(f"no rank waits for another: {here}", (), lines)
     spots = Counter((each.operation, each.own.place) for each in waiting)
-    if len(spots) > 1:
+    parts = parting(ranks)
+    if parts is not None and parts.kind is Kind.MISMATCH:
+        return _disagree(parts, _mismatch(waiting, spots, lines) if len(spots) > 1 else None, lines)
+    # Ranks over NCCL wait for one collective at different lines.
+    if len(spots) > 1 and (parts is None or parts.kind is not Kind.STUCK):
         return _mismatch(waiting, spots, lines)
     first = waiting[0].rank
+    if parts is not None and parts.kind is Kind.GPU_BEHIND:
+        return _gpu_behind(parts, lines)
     who = f"all {len(waiting)} ranks that answered" if len(waiting) > 1 else f"rank {first}"
     where = _plural(lines[first]) if len(waiting) > 1 else lines[first]
     return HangCause(f"{who} {where}: look at the network, and for a rank that is gone", (), lines)
@@ -234,29 +264,61 @@ def hang_over(rounds: Sequence[Sequence[ProcessLook]]) -> HangCause | None:
     if last is None or not (last.blame or last.mismatch):
         return None
     same = all(c is not None and (c.blame, c.mismatch) == (last.blame, last.mismatch) for c in causes)
-    marks = [_marks(looks, last) for looks in rounds]
+    marks = [_marks(looks) for looks in rounds]
     if not same or None in marks or any(mark != marks[0] for mark in marks):
         return None
-    return last
+    # On a busy machine one that polls is seen ready to run now and then; one that computes always is.
+    ready = [
+        {each.pid for each in _movers(looks) if (each.state == "R" or each.ready) and each.pending is None}
+        for looks in rounds
+    ]
+    return None if set.intersection(*ready) else last
 
 
-def _marks(looks: Sequence[ProcessLook], cause: HangCause) -> tuple[object, ...] | None:
+def _marks(looks: Sequence[ProcessLook]) -> tuple[object, ...] | None:
     """The places of the ranks, and their collectives; equal in a later look if none of them has moved.
-    None: one of them moves in this look.
+    None: one of them moves in this look, or what one of them has started and may wait for.
     """
-    marks: list[object] = []
+    ranks = positions(looks)
+    waiting = {each.look.pid: each.look for each in ranks if each.operation is not None}
+    # What polls in those that wait polls in the rank for which they wait, too.
+    polled = max((look.others for look in waiting.values()), default=0.0)
+    for each in _movers(looks):
+        if each.pid in waiting and each.records is not None and each.pending is not None:
+            continue  # over NCCL it waits by asking its GPU again and again
+        is_counted = each.pid not in waiting or each.pending is not None
+        moves = each.switches > (MOVES if is_counted else MOVES_WAITING)
+        also = each.pid not in waiting and each.others > MOVES + 2 * polled
+        if moves or also or each.busy >= COMPUTES or each.state == "D":
+            return None
+    seen = {each.pid: each for each in (*_movers(looks), *(place.look for place in ranks))}
+    return tuple((each.pid, each.frames, each.pending) for each in seen.values() if each.rank is not None)
+
+
+def _movers(looks: Sequence[ProcessLook]) -> list[ProcessLook]:
+    """The processes that tell whether a run moves: its ranks, and what those have started that wait for no
+    other. The store of a rendezvous looks for its members a hundred times in a second: who waits there tells
+    nothing.
+    """
+    movers = []
     for place in positions(looks):
-        look, waits = place.look, place.operation is not None
-        helpers = [helper for helper in looks if helper.parent == look.pid] if not waits else []
-        # The store of the rendezvous looks for its members a hundred times in a second.
-        polls = place.operation == "init_process_group"
-        most = MOVES_WAITING if waits and look.pending is None else MOVES
-        for process in (look, *helpers):
-            moves = process.switches > most and not polls
-            if process.busy >= COMPUTES or process.state in "RD" or moves:
-                return None
-            marks.append((process.pid, process.frames, process.pending))
-    return tuple(marks)
+        if place.operation is None:
+            movers += _begun_by(place.look, looks)
+        elif place.operation != "init_process_group":
+            movers.append(place.look)
+    return movers
+
+
+def _begun_by(look: ProcessLook, looks: Sequence[ProcessLook]) -> list[ProcessLook]:
+    """A process and all below it."""
+    found, parents = [look], {look.pid}
+    for _ in looks:
+        below = [each for each in looks if each.parent in parents and each.pid not in parents]
+        if not below:
+            break
+        found += below
+        parents |= {each.pid for each in below}
+    return found
 
 
 def diagnose_stacks(
@@ -330,6 +392,27 @@ def _mismatch(
         sides.append(f"{_ranks([e.rank for e in here])} {place if len(here) == 1 else _plural(place)}")
     blame = tuple(each.rank for each in odd) if len(odd) * 2 < len(waiting) else ()
     return HangCause(f"ranks wait in different places: {'; '.join(sides)}", blame, lines, mismatch=True)
+
+
+def _disagree(parts: Parting, places: HangCause | None, lines: Mapping[int, str]) -> HangCause:
+    """The cause where ranks call different collectives, or with tensors of different sizes."""
+    calls: dict[str, list[int]] = {}
+    for rank, call in sorted(parts.calls.items()):
+        of = f" of {visible(call.given, most=80)}" if call.given else ""
+        calls.setdefault(f"{visible(call.operation, most=60)}{of}", []).append(rank)
+    sides = " and ".join(f"{call} on {_ranks(ranks)}" for call, ranks in calls.items())
+    text = f"collective number {parts.number} is {sides}"
+    if places is not None:
+        return replace(places, summary=f"{places.summary}; {text}", blame=parts.blame or places.blame)
+    return HangCause(f"ranks do not agree: {text}", parts.blame, lines, mismatch=True)
+
+
+def _gpu_behind(parts: Parting, lines: Mapping[int, str]) -> HangCause:
+    who, others = _ranks(parts.blame), _ranks(parts.inside)
+    name = f"{visible(parts.operation, most=60)} number {parts.number}"
+    its = "its GPU has" if len(parts.blame) == 1 else "their GPUs have"
+    summary = f"{who} enqueued {name}, but {its} not begun it: {lines[parts.blame[0]]}; {others} wait in it"
+    return HangCause(summary, parts.blame, lines)
 
 
 def _position(look: ProcessLook) -> RankPosition:

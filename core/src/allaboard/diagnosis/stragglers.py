@@ -103,7 +103,8 @@ def arrivals_of(text: str) -> tuple[Arrival, ...]:
     judged: several groups talk, or ranks write to each other.
     """
     try:
-        entries = parse_json(text, _TELLS, spelling=False, unique=False, any_text=True)["entries"]
+        of_gloo = text.partition("\n")[0]
+        entries = parse_json(of_gloo, _TELLS, spelling=False, unique=False, any_text=True)["entries"]
         known = [entry for entry in entries if not entry["is_p2p"]]
         groups = Counter(str(entry["process_group"][0]) for entry in known)
         if not groups or len(entries) - groups.most_common(1)[0][1] > FEW * len(entries):

@@ -130,4 +130,4 @@ def code_of(cause: HangCause) -> str:
 
 
 def _all_compute(looks: Sequence[ProcessLook]) -> bool:
-    return all(place.look.busy >= COMPUTES for place in positions(looks))
+    return all(place.operation is None and place.look.busy >= COMPUTES for place in positions(looks))

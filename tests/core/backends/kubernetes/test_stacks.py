@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -183,6 +184,48 @@ def test_py_spy_of_the_image_reads_who_was_not_started_to_answer(tmp_path: Path)
         assert process.poll() is None
     finally:
         process.kill()
+        process.communicate()
+
+
+WORKS = """
+import subprocess, sys, threading, time
+
+def polls():
+    while True:
+        time.sleep(0.005)
+
+threading.Thread(target=polls, daemon=True).start()
+tool = subprocess.Popen(["sh", "-c", "(while :; do :; done); :"], stdin=subprocess.DEVNULL)
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+@LINUX
+def test_what_a_rank_waits_for_is_seen_where_its_main_thread_sleeps(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": STARTUP, "ALLABOARD_RUN": RUN, "RANK": "0"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORKS],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        process_group=0,
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "here\n"
+        for _ in range(10):  # a machine that is busy lets them do little in a second
+            looks = read(run_script(), 0, a_member()).looks
+            [mine] = [one for one in looks if one.frames]
+            tools = [one for one in looks if not one.frames]
+            if mine.others > 30 and max(one.busy for one in tools) > 0.2:
+                break
+        assert mine.rank == 0 and mine.state == "S" and mine.switches < 8 and mine.others > 30
+        assert [one.rank for one in tools] == [None, None] and max(one.busy for one in tools) > 0.2
+        assert tools[0].parent == mine.pid and tools[1].parent == tools[0].pid
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 

@@ -30,6 +30,7 @@ AFTER = 4.0
 """Seconds without progress after which a run here counts as hung."""
 SOON, PATIENCE = 15.0, 120.0
 SCRIPT = """
+import fcntl
 import os
 import signal
 import sys
@@ -53,13 +54,24 @@ class Samples(torch.utils.data.Dataset):
 
 
 def sleeps():
-    time.sleep(3600)  # sleep_before sleep_after
+    time.sleep(3600)  # sleep_before sleep_after first
 
 
 def locks():
     lock = threading.Lock()
     lock.acquire()
     lock.acquire()  # lock
+
+
+def locks_file():
+    files = [open(f"lock-{WHO}", "w") for _ in range(2)]
+    fcntl.flock(files[0], fcntl.LOCK_EX)
+    fcntl.flock(files[1], fcntl.LOCK_EX)  # file_lock
+
+
+def polls_lock():
+    while True:
+        time.sleep(0.05)  # polled_lock
 
 
 def loops():
@@ -72,8 +84,20 @@ def receives():
     dist.recv(torch.ones(1), src=(WHO + 1) % dist.get_world_size())  # receive
 
 
+PLACES = {
+    "first": sleeps,
+    "sleep_before": sleeps,
+    "sleep_after": sleeps,
+    "lock": locks,
+    "file_lock": locks_file,
+    "polled_lock": polls_lock,
+    "loop": loops,
+    "receive": receives,
+}
+
+
 def hang():
-    {"sleep_before": sleeps, "sleep_after": sleeps, "lock": locks, "loop": loops, "receive": receives}[KIND]()
+    PLACES[KIND]()
 
 
 dist.init_process_group("gloo")

@@ -1,8 +1,8 @@
 """Gangs over gloo that never print a line: hung at random places, and healthy for longer than their limit.
 
-    python -m tests.core.backends.local.silent [HOW_MANY] [SEED] [MINUTES] [AFTER]
+    python -m tests.core.backends.local.silent [HOW_MANY] [SEED] [MINUTES] [AFTER] [AT_ONCE]
 
-Half as many healthy ones are run as hung ones. Prints a line per gang and the figures; exits with 1 where
+As many healthy ones are run as hung ones. Prints a line per gang and the figures; exits with 1 where
 less than 95 % of the hangs were found within 15 s of their limit, less than 90 % with the right rank and
 line, or where a healthy gang was called hung. An endless loop is not among them: it looks like a compilation.
 """
@@ -29,12 +29,15 @@ from tests.core.backends.local.helpers import a_plan, ended
 
 AFTER = 20.0
 """Seconds without progress after which a run here may count as hung."""
-LASTS = 1.6
+LASTS = 2.0
 """A healthy gang is silent for so many times its limit."""
 KINDS = (
+    "first",
     "sleep_before",
     "sleep_after",
     "lock",
+    "file_lock",
+    "polled_lock",
     "loader",
     "loader_worker",
     "receive",
@@ -42,7 +45,18 @@ KINDS = (
     "stop",
     "rendezvous",
 )
-HEALTHY = ("compiles", "loads", "evaluates", "downloads", "trains", "slow_rank")
+HEALTHY = (
+    "compiles",
+    "compiles_elsewhere",
+    "loads",
+    "evaluates",
+    "evaluates_in_thread",
+    "prepares",
+    "downloads",
+    "downloads_in_threads",
+    "trains",
+    "slow_rank",
+)
 SCRIPT = SPOKEN.replace('    print("step", step, flush=True)\n', "").replace(
     'dist.init_process_group("gloo")\n',
     'KIND == "rendezvous" and os.environ["RANK"] == str(WHO) and time.sleep(3600)'
@@ -50,10 +64,10 @@ SCRIPT = SPOKEN.replace('    print("step", step, flush=True)\n', "").replace(
     1,
 )
 GOOD = """
-import os, socket, sys, threading, time
+import multiprocessing, os, socket, subprocess, sys, threading, time
 import torch, torch.distributed as dist
 
-KIND, SECONDS = sys.argv[1], float(sys.argv[2])
+KIND, SECONDS, AT = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 end = time.monotonic() + SECONDS
@@ -79,14 +93,35 @@ def downloads():
         pass
 
 
+def compiles_elsewhere():
+    subprocess.run(["sh", "-c", f"timeout {SECONDS} sh -c 'while :; do :; done' | cat"])
+
+
+def in_threads(does, count):
+    threads = [threading.Thread(target=does) for _ in range(count)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+
+
+def prepares():
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.apply(computes)
+
+
+ALONE = {
+    "compiles_elsewhere": compiles_elsewhere,
+    "evaluates": computes,
+    "evaluates_in_thread": lambda: in_threads(computes, 1),
+    "prepares": prepares,
+    "downloads": downloads,
+    "downloads_in_threads": lambda: in_threads(downloads, 3),
+}
 if KIND == "compiles":
     computes()
 elif KIND == "loads":
     time.sleep(SECONDS)
-elif KIND == "evaluates" and rank == 0:
-    computes()
-elif KIND == "downloads" and rank == 0:
-    downloads()
+elif KIND in ALONE and rank == AT:
+    ALONE[KIND]()
 while KIND in ("trains", "slow_rank"):
     if KIND == "slow_rank" and rank == 1:
         time.sleep(1)
@@ -119,24 +154,24 @@ class Watched:
 
 
 def gangs(how_many: int, seed: int) -> Iterator[Hang]:
-    """Hung and healthy gangs, two to one."""
+    """Hung and healthy gangs in turn."""
     chance = random.Random(seed)
     for n in range(how_many):
-        ranks = chance.choice((2, 3))
-        yield Hang(KINDS[n % len(KINDS)], ranks, chance.randrange(ranks), chance.randrange(0, 60))
-        if n % 2:
-            yield Hang(HEALTHY[n // 2 % len(HEALTHY)], 2, 0, 0)
+        ranks, kind = chance.choice((2, 3)), KINDS[n % len(KINDS)]
+        yield Hang(kind, ranks, chance.randrange(ranks), 0 if kind == "first" else chance.randrange(1, 60))
+        yield Hang(HEALTHY[n % len(HEALTHY)], 2, chance.randrange(2), 0)
 
 
 def watch(backend: LocalBackend, folder: Path, gang: Hang, after: float) -> Watched:
     """Run one gang until its hang is told, or it has ended."""
     healthy = gang.kind in HEALTHY
+    place = [str(LASTS * after), str(gang.who)] if healthy else [str(gang.who), str(gang.at)]
     plan = a_plan(
         folder,
         GOOD if healthy else SCRIPT,
         key=f"{gang.kind}-{gang.ranks}-{gang.who}-{gang.at}-{time.monotonic_ns()}",
         workers=gang.ranks,
-        args=[gang.kind, str(LASTS * after)] if healthy else [gang.kind, str(gang.who), str(gang.at)],
+        args=[gang.kind, *place],
         policy={"hang": {"after": f"{after:g}s"}},
         environment={"OMP_NUM_THREADS": "1"},
     )
@@ -167,9 +202,14 @@ def names(gang: Hang, text: str, code: str) -> bool:
 
 
 def watch_all(
-    backend: LocalBackend, folder: Path, several: Sequence[Hang], after: float, until: float
+    backend: LocalBackend,
+    folder: Path,
+    several: Sequence[Hang],
+    after: float,
+    until: float,
+    at_once: int = 2,
 ) -> Iterator[Watched]:
-    """Two gangs at a time; those that would begin after ``until`` are left out."""
+    """``at_once`` gangs at a time; those that would begin after ``until`` are left out."""
 
     def each(gang: Hang) -> Watched | None:
         if time.monotonic() > until:
@@ -178,7 +218,7 @@ def watch_all(
         own.mkdir(exist_ok=True)
         return watch(backend, own, gang, after)
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         yield from (watched for watched in pool.map(each, several) if watched is not None)
 
 
@@ -195,14 +235,15 @@ def figures(watched: Sequence[Watched]) -> tuple[str, bool]:
 
 def main() -> int:
     numbers = [float(word) for word in sys.argv[1:]]
-    how_many, seed, minutes, after = (*numbers, *(100.0, 1.0, 60.0, AFTER)[len(numbers) :])
+    how_many, seed, minutes, after, at_once = (*numbers, *(100.0, 1.0, 100.0, AFTER, 2.0)[len(numbers) :])
     watched = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         places = {"ALLABOARD_HOME": str(folder / "home"), "ALLABOARD_POOL": str(folder / "pool")}
         backend = LocalBackend({**os.environ, **places})
         until = time.monotonic() + 60 * minutes
-        for each in watch_all(backend, folder, [*gangs(int(how_many), int(seed))], after, until):
+        several = [*gangs(int(how_many), int(seed))]
+        for each in watch_all(backend, folder, several, after, until, int(at_once)):
             watched.append(each)
             late = "never" if each.late is None else f"{each.late:.1f} s"
             verdict = "good" if each.is_good and (each.right or each.is_healthy) else "WRONG"

@@ -172,6 +172,32 @@ def test_a_gang_that_hangs_in_its_first_collective_without_a_word_is_ended(
     assert "rank 1 has not entered all_reduce number 1" in diagnose(last)[0].summary
 
 
+LATER = """
+import os, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+for step in range(100):
+    if os.environ["RANK"] == "1" and step == 11:
+        time.sleep(600)
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    while not work.is_completed():
+        time.sleep(0.05)
+"""
+
+
+def test_a_gang_that_waits_for_a_collective_at_a_later_line_is_told(
+    backend: LocalBackend, tmp_path: Path
+) -> None:
+    policy = {"hang": {"after": "5s", "then": "fail"}}
+    run = backend.launch(a_plan(tmp_path, LATER, workers=3, policy=policy), Owner("test")).run
+    last = ended(backend, run)
+    assert state_of(last) is State.FAILED
+    told = diagnose(last)[0].summary
+    assert "rank 1 has not entered all_reduce number 12: it waits at" in told
+    assert "ranks 0, 2 wait for it at" in told
+
+
 @pytest.mark.parametrize(
     "how_many",
     [pytest.param(9, marks=pytest.mark.thorough), pytest.param(100, marks=pytest.mark.endurance)],

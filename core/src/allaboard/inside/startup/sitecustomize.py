@@ -34,10 +34,13 @@ NAME = "allaboard-stacks"
 """Of the anonymous file: ``/proc/<pid>/fd/<n>`` is ``/memfd:allaboard-stacks (deleted)``."""
 COLLECTIVES = "allaboard-collectives"
 """Of the anonymous file with ``<pid> <descriptor of the pipe>``, and the answer in a second line."""
-ALL = b"!"
-"""Asks for the last collectives themselves. To write the 2,000 that torch keeps holds the interpreter for
-some 50 ms; any other byte asks for their number, which takes some microseconds.
+ALL, LAST = b"!", b"#"
+"""Ask for the last collectives themselves, those of gloo alone, or of NCCL, too, in a second line. To write
+the 2,000 that torch keeps holds the interpreter for some 50 ms, and what NCCL has not done is asked of the
+GPU; any other byte asks for the numbers of both, which takes some microseconds.
 """
+KEPT = "2000"
+"""Collectives that torch's flight recorder keeps, as newer versions of torch do by themselves."""
 ASKED = "ALLABOARD_ASKED"
 """Environment variable: the file by which members are asked, where nobody may run anything beside them."""
 SWITCH = "ALLABOARD_STARTUP"
@@ -47,6 +50,9 @@ _MEMFD = {"x86_64": 319, "aarch64": 279, "riscv64": 279}
 _BEGUN = "_allaboard_answers"
 """Of `sys`: the process answers already."""
 _file: "tuple[int, int] | None" = None
+TYPE_CHECKING = False  # to import typing takes long
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
 
 
 def _answer() -> None:
@@ -103,7 +109,18 @@ class _SeesTorch:
             pass
 
 
+def _keep_collectives(version: str, environ: "MutableMapping[str, str]") -> None:
+    """Have torch keep its last collectives, unless the environment says how many. ``version``: torch's."""
+    if "TORCH_FR_BUFFER_SIZE" in environ or "TORCH_NCCL_TRACE_BUFFER_SIZE" in environ:
+        return
+    environ["TORCH_FR_BUFFER_SIZE"] = KEPT
+    first, _, rest = version.partition(".")
+    if first == "2" and rest.partition(".")[0] in tuple("012345678"):
+        environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = KEPT  # the name of old versions, of which new ones warn
+
+
 def _tell_collectives() -> None:
+    _keep_collectives(getattr(sys.modules.get("torch"), "__version__", ""), os.environ)
     asked, ask = os.pipe()
     file = _anonymous_file(COLLECTIVES)
     head = b"%d %d\n" % (os.getpid(), ask)
@@ -118,12 +135,23 @@ def _answer_collectives(asked: int, file: int, start: int) -> None:
             byte = os.read(asked, 64)
             if not byte:
                 break
-            dump = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
-            if dump is not None:
+            torch = sys.modules.get("torch._C._distributed_c10d")
+            if torch is not None:
+                answer = _dumps(torch, byte)
                 os.ftruncate(file, start)
-                _write_at(file, dump(ALL in byte, False) + b"\n", start)
+                _write_at(file, answer, start)
     except Exception:  # an older torch, or a descriptor that the script has closed
         pass
+
+
+def _dumps(torch: object, byte: bytes) -> bytes:
+    """The answer to a byte: a line of JSON for gloo, and one for NCCL, each empty where torch lacks it."""
+    of_gloo = getattr(torch, "_dump_fr_trace_json", None)
+    of_nccl = getattr(torch, "_dump_nccl_trace_json", None) if byte != ALL else None
+    lines = [of_gloo(ALL in byte or LAST in byte, False) if of_gloo is not None else b""]
+    if of_nccl is not None:
+        lines.append(of_nccl(LAST in byte, False))
+    return b"".join(line + b"\n" for line in lines)
 
 
 def _write_at(file: int, answer: bytes, start: int) -> None:

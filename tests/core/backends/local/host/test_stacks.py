@@ -247,3 +247,32 @@ def test_a_run_says_what_each_rank_is_doing(backend: LocalBackend, folder: Path)
     found = cause_of_hang(list(looks.values()))
     assert found is not None and found.blame == ()
     assert "rank 1 waits at main" in found.summary
+
+
+WORKS = """
+import subprocess, sys, threading, time
+
+def polls():
+    while True:
+        time.sleep(0.005)
+
+threading.Thread(target=polls, daemon=True).start()
+tool = subprocess.Popen(["sh", "-c", "(while :; do :; done); :"], stdin=subprocess.DEVNULL)
+print("here", flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_rank_waits_for_is_seen_where_its_main_thread_sleeps(
+    backend: LocalBackend, tmp_path: Path
+) -> None:
+    run = backend.launch(a_plan(tmp_path, WORKS, workers=1), Owner("test")).run
+    wait_for(lambda: any(look.frames for look in backend.stacks(run)))
+    for _ in range(20):  # a machine that is busy lets them do little in a second
+        looks = backend.stacks(run)
+        [mine] = [one for one in looks if one.frames]
+        tools = [one for one in looks if not one.frames]
+        if mine.others > 30 and tools and max(one.busy for one in tools) > 0.2:
+            break
+    assert mine.rank == 0 and mine.state == "S" and mine.switches < 8 and mine.others > 30
+    assert {one.rank for one in tools} == {None} and max(one.busy for one in tools) > 0.2

@@ -14,7 +14,8 @@ from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Executed
 from allaboard.backends.kubernetes.logs.capture import run_within
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
-from allaboard.diagnosis.stacks import ProcessLook, StacksSeen, main_thread, pending_collective
+from allaboard.diagnosis.recorder import pending_collective, read_records
+from allaboard.diagnosis.stacks import ProcessLook, StacksSeen, main_thread
 from allaboard.errors import AllaboardError
 from allaboard.text.printable import visible
 from allaboard.text.untrusted import Limits, parse_json
@@ -118,7 +119,8 @@ def read(ended: Executed, number: int, instance: ContainerRun) -> StacksSeen:
         looks = [look_of(entry, number, instance.member) for entry in entries]
     except (ValueError, TypeError, KeyError):
         return StacksSeen(reason=f"{where} did not give its stacks: malformed answer")
-    return StacksSeen(with_rank(looks, instance.rank), None if looks else NO_ALLABOARD)
+    tells = any(look.frames for look in looks)
+    return StacksSeen(with_rank(looks, instance.rank), None if tells else NO_ALLABOARD)
 
 
 def look_of(entry: Any, number: int, member: str) -> ProcessLook:
@@ -127,6 +129,7 @@ def look_of(entry: Any, number: int, member: str) -> ProcessLook:
     """
     try:
         rank = entry["rank"]
+        records = read_records(str(entry["records"])) if entry.get("records") else None
         return ProcessLook(
             _unique(entry["pid"], number),
             _unique(entry["parent"], number),
@@ -135,7 +138,11 @@ def look_of(entry: Any, number: int, member: str) -> ProcessLook:
             main_thread(str(entry["text"])),
             str(entry["state"])[:1],
             float(entry["busy"]),
-            pending_collective(str(entry["collectives"])),
+            pending_collective(read_records(str(entry["collectives"])) if records is None else records),
+            float(entry.get("switches", 0.0)),
+            float(entry.get("others", 0.0)),
+            records,
+            bool(entry.get("ready", False)),
         )
     except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError("malformed look at a process") from error
@@ -150,7 +157,7 @@ def with_rank(looks: Iterable[ProcessLook], rank: int) -> tuple[ProcessLook, ...
     looks = tuple(looks)
     if any(look.rank is not None for look in looks):
         return looks
-    return tuple(replace(look, rank=rank) for look in looks)
+    return tuple(replace(look, rank=rank) if look.frames or look.state in "TtD" else look for look in looks)
 
 
 def _refusal(error: AllaboardError, namespace: str) -> str:

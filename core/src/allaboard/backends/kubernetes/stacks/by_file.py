@@ -99,7 +99,8 @@ def answer_in(data: bytes, word: str, number: int, instance: ContainerRun) -> St
         return None
     packed = [str(report.fields["look"]) for report in own if "look" in report.fields]
     looks = tuple(look for text in packed if (look := _look(text, number, instance.member)) is not None)
-    return StacksSeen(with_rank(looks, instance.rank), None if looks else NO_ALLABOARD)
+    tells = any(look.frames for look in looks)
+    return StacksSeen(with_rank(looks, instance.rank), None if tells else NO_ALLABOARD)
 
 
 def _look(packed: str, number: int, member: str) -> ProcessLook | None:

@@ -42,6 +42,19 @@ BETWEEN, PATIENCE, SETTLED = 1.0, 1.5, 0.05
 """Seconds between the two rounds, for the answers of one, and between two looks at them."""
 MOST_PROCESSES, MOST_TEXT, MOST_PRINTED = 256, 1 << 15, 3 << 20
 """Processes that are asked; bytes of one answer, whose end is the main thread; bytes of all answers."""
+LAST = b"#"
+"""Asks for the last collectives, as `allaboard.inside.startup` has it."""
+MOST_RECORD, MOST_LAST = 1 << 23, 8
+"""Bytes of such an answer, and the collectives of each group that are passed on."""
+KEPT = (
+    "pg_id", "process_group", "collective_seq_id", "is_p2p", "profiling_name", "input_sizes", "input_dtypes",
+    "state", "retired",
+)  # fmt: skip
+"""What is passed on of each."""
+MOST_THREADS = 256
+"""Threads of a process that are looked at."""
+OF_TORCH = ("pt_", "gloo_")
+"""The names of threads that torch's own code starts and that never rest."""
 MOST_SPIED = 32
 """Processes that py-spy reads."""
 MOST_FRAMES_TEXT, APART = 4000, 0.2
@@ -114,14 +127,17 @@ def answer_lines(word: str, looks: "list[dict[str, object]]") -> "Iterator[bytes
 def _packed(look: "dict[str, object]", most: int) -> str:
     """A look as text of ``most`` characters: its main thread, and of that the innermost frames."""
     lines = _main_thread(look["text"]).splitlines()
-    collectives = look["collectives"]
+    collectives, records = look["collectives"], look.get("records", "")
     while True:
-        whole = json.dumps(dict(look, text="\n".join(lines), collectives=collectives)).encode()
+        text = "\n".join(lines)
+        whole = json.dumps(dict(look, text=text, collectives=collectives, records=records)).encode()
         packed = base64.b64encode(zlib.compress(whole, 9)).decode()
-        if len(packed) <= most or not (lines or collectives):
+        if len(packed) <= most or not (lines or collectives or records):
             return packed
-        if len(lines) > 8 or not collectives:
+        if len(lines) > 8 or not (collectives or records):
             lines = lines[: len(lines) * 3 // 4]
+        elif records:
+            records = ""
         else:
             collectives = ""
 
@@ -187,9 +203,13 @@ def _looks() -> "list[dict[str, object]]":
     first = _round(pids)
     time.sleep(BETWEEN if first else 0)
     second = _round([pid for pid in pids if pid in first])
+    stand = [
+        p for p, now in second.items() if now["collectives"] and now["collectives"] == first[p]["collectives"]
+    ]
+    records = _records(stand)
     looks, printed = [], 0
     for pid, now in second.items():
-        look = _look(pid, first[pid], now)
+        look = dict(_look(pid, first[pid], now), records=records.get(pid, ""))
         printed += len(json.dumps(look))
         if printed > MOST_PRINTED:
             break
@@ -198,9 +218,10 @@ def _looks() -> "list[dict[str, object]]":
 
 
 def _look(pid: int, before: "dict[str, object]", now: "dict[str, object]") -> "dict[str, object]":
-    environ = _environment(pid)
+    environ = _environment(pid) if now["asked"] else {}
     rank = next((environ[name] for name in RANKS if environ.get(name)), "")
     passed = max(float(str(now["at"])) - float(str(before["at"])), 0.01)
+    slept = _rates(before["switches"], now["switches"], passed)
     return {
         "pid": pid,
         "parent": now["parent"],
@@ -208,7 +229,21 @@ def _look(pid: int, before: "dict[str, object]", now: "dict[str, object]") -> "d
         "text": now["text"],
         "state": now["state"],
         "busy": round((float(str(now["cpu"])) - float(str(before["cpu"]))) / passed, 3),
-        "collectives": _collectives(pid)[1],
+        "collectives": now["collectives"],
+        "ready": now["ready"],
+        "switches": slept.pop(pid, 0.0),
+        "others": max(slept.values(), default=0.0),
+    }
+
+
+def _rates(before: object, now: object, passed: float) -> "dict[int, float]":
+    """Thread -> times in a second that it went to sleep. ``passed``: seconds between the two counts."""
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return {}
+    return {
+        thread: round((times - before[thread]) / passed, 1)
+        for thread, times in now.items()
+        if thread in before
     }
 
 
@@ -230,7 +265,7 @@ def _environment(pid: int) -> "dict[str, str]":
 
 def _round(pids: "list[int]", spies: bool = True) -> "dict[int, dict[str, object]]":
     """Ask all processes at once; pid -> its answer and its kernel fields. ``spies``: also read those that do
-    not answer by py-spy.
+    not answer by py-spy, and tell what the kernel knows of those that have no stacks.
     """
     asked, states = {}, {}
     for pid in pids:
@@ -265,6 +300,12 @@ def _round(pids: "list[int]", spies: bool = True) -> "dict[int, dict[str, object
     for pid, text in _spied([pid for pid in pids if pid not in asked]) if spies else ():
         try:
             answers[pid] = _now(pid, text)
+        except (OSError, IndexError, ValueError):
+            pass
+    for pid in pids if spies else ():
+        try:
+            if pid not in answers and pid not in asked and not _open_file(pid, ENDPOINT):
+                answers[pid] = dict(_now(pid, ""), asked=False, collectives="")
         except (OSError, IndexError, ValueError):
             pass
     return answers
@@ -303,14 +344,34 @@ def _answer(path: str, before: int) -> str:
 
 def _now(pid: int, text: str) -> "dict[str, object]":
     """The stacks of a process, with its kernel fields."""
-    fields = _stat(pid)
+    fields, (switches, ready) = _stat(pid), _threads(pid)
     return {
         "text": text,
         "state": fields[0].decode("ascii", "replace"),
         "parent": int(fields[1]),
         "cpu": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
         "at": time.monotonic(),
+        "switches": switches,
+        "ready": ready,
+        "asked": True,
+        "collectives": _collectives(pid)[1],
     }
+
+
+def _threads(pid: int) -> "tuple[dict[int, int], bool]":
+    """(thread -> times that it has gone to sleep, whether another than the main one is ready to run)."""
+    switches, ready = {}, False
+    for name in os.listdir(f"/proc/{pid}/task")[:MOST_THREADS]:
+        try:
+            with open(f"/proc/{pid}/task/{name}/status", "rb") as file:
+                lines = file.read(8192).decode("utf-8", "replace").splitlines()
+        except OSError:
+            continue
+        status = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+        if name == str(pid) or not status.get("Name", "").startswith(OF_TORCH):
+            switches[int(name)] = int(status.get("voluntary_ctxt_switches", "0"))
+            ready = ready or (name != str(pid) and status.get("State", "").startswith("R"))
+    return switches, ready
 
 
 def _stat(pid: int) -> "list[bytes]":
@@ -393,17 +454,63 @@ def _collectives(pid: int) -> "tuple[str, str]":
     return "", ""
 
 
-def _ask_collectives(pid: int) -> None:
-    """Ask a process for its collectives; the next look reads the answer."""
+def _ask_collectives(pid: int, question: bytes = b"?") -> bool:
+    """Ask a process for its collectives, which a later look reads. Returns whether it can be asked."""
     pipe = _collectives(pid)[0]
     path = f"/proc/{pid}/fd/{pipe}"
     if not pipe or not os.readlink(path).startswith("pipe:"):
-        return
+        return False
     ask = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     try:
-        os.write(ask, b"?")
+        return os.write(ask, question) > 0
     finally:
         os.close(ask)
+
+
+def _records(pids: "list[int]") -> "dict[int, str]":
+    """The last collectives of processes; pid -> what is left of the answer when it is cut short."""
+    asked = {}
+    for pid in pids:
+        try:
+            path = _open_file(pid, COLLECTIVES)
+            before = os.stat(path).st_mtime_ns if path else 0
+            if path and _ask_collectives(pid, LAST):
+                asked[pid] = (path, before)
+        except OSError:
+            pass  # gone
+    records = {}
+    end = time.monotonic() + PATIENCE
+    while asked and time.monotonic() < end:
+        time.sleep(SETTLED)
+        for pid, (path, before) in list(asked.items()):
+            try:
+                if os.stat(path).st_mtime_ns == before:
+                    continue
+                with open(path, "rb") as file:
+                    answer = file.read(MOST_RECORD).decode("utf-8", "replace").partition("\n")[2]
+            except OSError:
+                answer = "\n"
+            if answer.endswith("\n"):
+                records[pid] = "\n".join(_cut(line) for line in answer.split("\n")[:2])
+                del asked[pid]
+    return records
+
+
+def _cut(line: str) -> str:
+    """What torch's flight recorder tells, as JSON, with the last collectives of each group alone; empty where
+    it is none.
+    """
+    try:
+        dump = json.loads(line)
+        seen: dict[object, int] = {}
+        kept: list[dict[str, object]] = []
+        for entry in reversed(dump.get("entries") or ()):
+            seen[entry["pg_id"]] = seen.get(entry["pg_id"], 0) + 1
+            if seen[entry["pg_id"]] <= MOST_LAST:
+                kept.append({key: entry[key] for key in KEPT})
+        return json.dumps(dict(dump, entries=kept[::-1]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return ""
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ A process answers if it began with `allaboard.inside.startup` and imported torch
 costs it some 30 µs for each collective that torch keeps, 2,000 unless TORCH_FR_BUFFER_SIZE says otherwise.
 """
 
-# ruff: noqa: PTH116, PTH123  (/proc)
+# ruff: noqa: PTH116  (/proc)
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from allaboard.backends.local.host.processes import environment, find_marked
-from allaboard.backends.local.host.stacks import COLLECTIVES, ask_collectives, open_file
+from allaboard.backends.local.host.stacks import COLLECTIVES, ask_collectives, open_file, record_of
 from allaboard.diagnosis.stragglers import Arrival, arrivals_of
 
 ALL = b"!"
 """As `allaboard.inside.startup` has it."""
-MOST = 1 << 23
-"""Bytes of one answer that are read; 2,000 collectives are 1 MB."""
 PATIENCE = 5.0
 _SETTLED = 0.05
 
@@ -60,7 +58,7 @@ class AskedArrivals:
         """The answers; None: not all are there yet, ask again soon."""
         for each in self.asked:
             if each.answer is None:
-                each.answer = _answer(each)
+                each.answer = record_of(each.path, each.before)
         if any(each.answer is None for each in self.asked) and time.monotonic() < self.until:
             return None
         latest: dict[int, tuple[Arrival, ...]] = {}
@@ -84,15 +82,3 @@ def _ask(pid: int) -> _Asked | None:
             if ask_collectives(pid, ALL):
                 return _Asked(pid, int(rank), int(world), path, before)
     return None
-
-
-def _answer(asked: _Asked) -> str | None:
-    """Complete answer of a process since it was asked; None: no answer yet. Empty if the process is gone."""
-    try:
-        if os.stat(asked.path).st_mtime_ns == asked.before:
-            return None
-        with open(asked.path, encoding="utf-8", errors="replace") as file:
-            answer = file.read(MOST).partition("\n")[2]
-    except OSError:
-        return ""
-    return answer if answer.endswith("\n") else None

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import IO
 
@@ -31,11 +31,14 @@ from allaboard.backends.local.host.processes import (
     process_of,
     send_signal,
 )
-from allaboard.diagnosis.stacks import ProcessLook, main_thread, pending_collective, spied_stack
+from allaboard.diagnosis.recorder import pending_collective, read_records
+from allaboard.diagnosis.stacks import ProcessLook, main_thread, spied_stack
 
 SIGNAL = 61
 FILE, COLLECTIVES = "memfd:allaboard-stacks", "memfd:allaboard-collectives"
 """All as `allaboard.inside.startup` has them."""
+LAST = b"#"
+"""Asks for the last collectives, of NCCL's too; as `allaboard.inside.startup` has it."""
 ENDPOINT = "memfd:allaboard-token"
 """A file of the process that answers posts (`allaboard.inside.helper.endpoint`): it is none of a script."""
 MOST = 1 << 18
@@ -43,9 +46,17 @@ MOST = 1 << 18
 BETWEEN = 1.0
 PATIENCE = 3.0
 """Seconds that a process has to answer; one in an uninterruptible wait of the kernel does not."""
+MOST_RECORD = 1 << 23
+"""Bytes of the collectives of one process that are read; 2,000 are 1 MB."""
 MOST_SPIED = 64
 """Processes that py-spy reads at once."""
+MOST_THREADS = 256
+"""Threads of a process that are looked at."""
 _SETTLED = 0.05
+_OF_TORCH = ("pt_", "gloo_")
+"""The names of threads that torch's own code starts begin so in newer versions: the watchdog of NCCL, the
+loop of gloo and the store of the rendezvous never rest.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +64,8 @@ class ProcessStacks:
     """One process that was asked. ``parent``: the pid of its parent; ``text``: its stacks as faulthandler
     writes them, or None where it did not answer; ``state``: of its main thread, the kernel's letter (R runs,
     S sleeps, D waits for a disk or a network file system, T is stopped); ``cpu``: seconds that it has
-    computed so far; ``at``: when, by a clock that only goes on; ``switches``: times that its main thread has
-    gone to sleep.
+    computed so far; ``at``: when, by a clock that only goes on; ``switches``: thread -> times that it has
+    gone to sleep, without those of torch.
     """
 
     who: Identity
@@ -63,7 +74,13 @@ class ProcessStacks:
     state: str
     cpu: float
     at: float
-    switches: int = 0
+    switches: Mapping[int, int]
+    ready: bool = False
+    """Another thread than the main one was ready to run."""
+    counts: str = ""
+    """The numbers of its collectives, as torch's flight recorder writes them."""
+    is_asked: bool = True
+    """False: it tells no stacks, as a compiler that a rank has started."""
 
 
 @dataclass(slots=True)
@@ -87,7 +104,8 @@ def look_twice(
     mark: str, between: float = BETWEEN, sleep: Callable[[float], None] = time.sleep
 ) -> tuple[ProcessLook, ...]:
     """Stacks of the processes of a run, by its mark, ``between`` seconds after a first look, which tells
-    who computes and who waits. Processes that did not answer have no frames.
+    who computes and who waits. Processes that did not answer have no frames; those that were not asked have
+    no rank either.
     """
     looks = TwoLooks(mark, between)
     while (processes := looks.step()) is None:
@@ -96,33 +114,99 @@ def look_twice(
 
 
 class TwoLooks:
-    """`look_twice` in small steps, for who must not wait: each takes some milliseconds."""
+    """`look_twice` in small steps, for who must not wait: each takes some milliseconds. ``records``: also ask
+    those whose collectives stand for the last ones.
+    """
 
-    def __init__(self, mark: str, between: float = BETWEEN) -> None:
-        self.between = between
+    def __init__(self, mark: str, between: float = BETWEEN, *, records: bool = True) -> None:
+        self.between, self.records = between, records
+        self.asked: AskedRecords | None = None
+        self.second: list[ProcessStacks] = []
         self.first: dict[Identity, ProcessStacks] | None = None
         self.round = _Round(find_marked(mark))
         self.again_at = 0.0
 
     def step(self) -> tuple[ProcessLook, ...] | None:
         """Stacks of the processes; None: not known yet, ask again soon."""
+        if self.asked is not None and self.first is not None:
+            if not self.asked.is_over():
+                return None
+            records = self.asked.answers
+            return tuple(_look(self.first[each.who], each, records.get(each.who)) for each in self.second)
         if self.first is not None and self.again_at:
             if time.monotonic() < self.again_at:
                 return None
             self.round, self.again_at = _Round(self.first), 0.0
         if not self.round.is_over():
             return None
-        answers = self.round.answers()
+        answers = [*self.round.answers(), *self.round.others()]
+        if not any(each.is_asked for each in answers):
+            return ()
         if self.first is None:
             self.first = {each.who: each for each in answers}
             self.again_at = time.monotonic() + self.between
-            return None if self.first else ()
-        return tuple(_look(self.first[each.who], each) for each in answers)
+            return None
+        self.second = answers
+        stand = [each.who for each in answers if each.counts and each.counts == self.first[each.who].counts]
+        self.asked = AskedRecords(stand if self.records else [])
+        return self.step()
 
 
-def _look(before: ProcessStacks, now: ProcessStacks) -> ProcessLook:
+class AskedRecords:
+    """The last collectives of processes, asked for at once. Each has `PATIENCE` seconds."""
+
+    def __init__(self, members: Iterable[Identity]) -> None:
+        self.until = time.monotonic() + PATIENCE
+        self.waiting = {who: asked for who in members if (asked := _ask_records(who.pid)) is not None}
+        self.answers: dict[Identity, str] = {}
+
+    def is_over(self) -> bool:
+        """Whether all have answered, or had their time."""
+        for who, (path, before) in [*self.waiting.items()]:
+            answer = record_of(path, before)
+            if answer is not None:
+                self.answers[who] = answer
+                del self.waiting[who]
+        return not self.waiting or time.monotonic() >= self.until
+
+
+def _ask_records(pid: int) -> tuple[str, int] | None:
+    """The file into which a process that was asked writes, and when it last wrote there; None: it cannot be
+    asked.
+    """
+    with suppress(OSError):
+        path = open_file(pid, COLLECTIVES)
+        if path is not None:
+            before = os.stat(path).st_mtime_ns
+            if ask_collectives(pid, LAST):
+                return path, before
+    return None
+
+
+def record_of(path: str, before: int) -> str | None:
+    """The whole answer that a process has written since ``before``; None: it is not there yet. Empty if the
+    process is gone.
+    """
+    try:
+        if os.stat(path).st_mtime_ns == before:
+            return None
+        with open(path, encoding="utf-8", errors="replace") as file:
+            answer = file.read(MOST_RECORD).partition("\n")[2]
+    except OSError:
+        return ""
+    return answer if answer.endswith("\n") else None
+
+
+def _look(before: ProcessStacks, now: ProcessStacks, record: str | None) -> ProcessLook:
     environ = environment(now.who.pid)
-    rank = environ.get("RANK", "")
+    rank = environ.get("RANK", "") if now.is_asked else ""
+    passed = max(now.at - before.at, 0.01)
+    slept = {
+        thread: (times - before.switches[thread]) / passed
+        for thread, times in now.switches.items()
+        if thread in before.switches
+    }
+    records = read_records(record) if record else None
     return ProcessLook(
         now.who.pid,
         now.parent,
@@ -130,9 +214,12 @@ def _look(before: ProcessStacks, now: ProcessStacks) -> ProcessLook:
         environ.get(MEMBER, ""),
         main_thread(now.text or ""),
         now.state,
-        (now.cpu - before.cpu) / max(now.at - before.at, 0.01),
-        pending_collective(_collectives(now.who.pid)[1]),
-        max(0, now.switches - before.switches) / max(now.at - before.at, 0.01),
+        (now.cpu - before.cpu) / passed,
+        pending_collective(records if records is not None else read_records(now.counts)),
+        slept.pop(now.who.pid, 0.0),
+        max(slept.values(), default=0.0),
+        records,
+        now.ready,
     )
 
 
@@ -162,6 +249,7 @@ class _Round:
         self.waiting = [each for each in self.asked if not _is_stopped(each.who.pid)]
         answering = {each.who for each in self.asked}
         self.spied = [*_spies(who for who in those if who not in answering)]
+        self.rest = [who for who in those if who not in answering]
 
     def is_over(self) -> bool:
         self.waiting = [each for each in self.waiting if not _has_settled(each)]
@@ -171,6 +259,13 @@ class _Round:
     def answers(self) -> list[ProcessStacks]:
         spied = [answer for each in self.spied if (answer := _seen_by(each))]
         return [*(answer for each in self.asked if (answer := _answer(each))), *spied]
+
+    def others(self) -> Iterator[ProcessStacks]:
+        """The processes that tell no stacks."""
+        spied = {each.who for each in self.spied}
+        for who in self.rest:
+            if who not in spied and (stacks := _stacks_of(who, None)) is not None:
+                yield replace(stacks, is_asked=False)
 
 
 def _spies(members: Iterable[Identity]) -> Iterator[_Spied]:
@@ -271,7 +366,7 @@ def _catches(pid: int, number: int) -> bool:
     return bool(mask >> (number - 1) & 1)
 
 
-def _status(pid: int) -> Mapping[str, str]:
+def _status(pid: int | str) -> Mapping[str, str]:
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         pairs = (line.partition(":") for line in file)
         return {name: value.strip() for name, _, value in pairs}
@@ -312,12 +407,33 @@ def _stacks_of(who: Identity, text: str | None) -> ProcessStacks | None:
     if process is None or process.identity != who:
         return None
     try:
-        status = _status(pid)
+        state = _status(pid).get("State", "?")[:1]
+        threads = {thread: (slept, letter) for thread, slept, letter in _threads(pid)}
     except OSError:
         return None
-    state, slept = status.get("State", "?")[:1], status.get("voluntary_ctxt_switches", "")
-    switches = int(slept) if slept.isdigit() else 0
-    return ProcessStacks(who, process.parent, text, state, _cpu_seconds(pid), time.monotonic(), switches)
+    return ProcessStacks(
+        who,
+        process.parent,
+        text,
+        state,
+        _cpu_seconds(pid),
+        time.monotonic(),
+        {thread: slept for thread, (slept, _) in threads.items()},
+        any(letter == "R" for thread, (_, letter) in threads.items() if thread != pid),
+        _collectives(pid)[1],
+    )
+
+
+def _threads(pid: int) -> Iterator[tuple[int, int, str]]:
+    """(thread, times that it has gone to sleep, the kernel's letter) of a process, without those that torch
+    has named. Raises OSError when it is gone.
+    """
+    for name in islice(os.listdir(f"/proc/{pid}/task"), MOST_THREADS):
+        with suppress(OSError):
+            status = _status(f"{pid}/task/{name}")
+            slept = status.get("voluntary_ctxt_switches", "")
+            if slept.isdigit() and (name == str(pid) or not status.get("Name", "").startswith(_OF_TORCH)):
+                yield int(name), int(slept), status.get("State", "?")[:1]
 
 
 def _is_stopped(pid: int) -> bool:

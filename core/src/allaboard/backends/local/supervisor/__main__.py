@@ -781,11 +781,11 @@ class Supervisor:
         if self.operator.settle_until is None:
             return
         if self.settling is None:
-            self.settling = TwoLooks(self.plan["mark"], _SETTLING)
+            self.settling = TwoLooks(self.plan["mark"], _SETTLING, records=False)
         looks = self.settling.step()
         if looks is None:
             return
-        self.settling = TwoLooks(self.plan["mark"], _SETTLING)
+        self.settling = TwoLooks(self.plan["mark"], _SETTLING, records=False)
         waiting = [place for place in positions(looks) if place.operation is not None]
         for place in waiting[:1] if not self.doubts else ():
             where = where_it_is(place, looks)

@@ -77,7 +77,7 @@ class SlowWatch:
         again = suspect is not None and before is not None and suspect.rank == before.rank
         known = self.slow is not None and suspect is not None and self.slow.rank == suspect.rank
         if again and not known:
-            self.looks = TwoLooks(self.mark, BETWEEN)
+            self.looks = TwoLooks(self.mark, BETWEEN, records=False)
             return None
         sure = known if suspect is not None else self.slow is None or before is None
         self.due = now + (self.pause if sure else CONFIRM)
@@ -93,7 +93,7 @@ class SlowWatch:
             return None
         self.seen.append(look)
         if len(self.seen) < LOOKS:
-            self.looks = TwoLooks(self.mark, BETWEEN)
+            self.looks = TwoLooks(self.mark, BETWEEN, records=False)
             return None
         self.slow = slow_of(self.suspect, self.seen, self._step_at(self.suspect), load_text())
         self.looks, self.seen, self.due = None, [], now + self.pause
