@@ -281,6 +281,15 @@ def test_an_evaluation_finds_its_checkpoint(cluster: FakeCluster) -> None:
     assert {"name": "ALLABOARD_CHECKPOINT", "value": checkpoint["uri"]} in container["env"]
 
 
+def test_an_evaluation_on_a_cluster_takes_what_only_its_members_see(cluster: FakeCluster) -> None:
+    """A folder of their volumes is not on the worker."""
+    checkpoint = "/runs/a/step-000000000001"
+    deferred(an_operator(EvaluateOperator, checkpoint=checkpoint), a_context())
+    (made,) = cluster.all(PYTORCHJOBS)
+    (container,) = made["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"]
+    assert {"name": "ALLABOARD_CHECKPOINT", "value": checkpoint} in container["env"]
+
+
 def test_a_job_that_cannot_run_there_is_not_retried(cluster: FakeCluster) -> None:
     job = {**JOB, "checkpoints": {"uri": "./here"}}
     with pytest.raises(AirflowFailException, match="would be a folder inside each pod"):

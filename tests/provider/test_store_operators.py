@@ -4,6 +4,7 @@ XCom.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from allaboard.checkpoints import Manifest, save
+from allaboard.checkpoints import Manifest, Part, save
 from allaboard.shards import load_index, verify
 from allaboard.storage import open_store
 from allaboard_provider.operators import (
@@ -169,6 +170,37 @@ def test_an_evaluation_of_another_checkpoint_is_another_one(store: Path) -> None
         EvaluateOperator, job=evaluation(), checkpoint="store://digits-1/step-000000000007", deferrable=False
     )
     assert result["metrics"]["step"] == 7 and uri
+
+
+def adopted(folder: Path, step: int) -> str:
+    """The uri of a checkpoint whose files another library wrote beside the run's own folder."""
+    files = folder.parent / f"checkpoint-{step}"
+    files.mkdir(parents=True)
+    (files / "state").write_bytes(b"x" * step)
+    part = Part("state", step, hashlib.sha256(b"x" * step).hexdigest(), 0)
+    manifest = Manifest(
+        step=step, run=folder.name, parts=(part,), version=2, format="torch", place=f"../{files.name}"
+    )
+    at = folder / f"step-{step:012d}" / "manifest.json"
+    at.parent.mkdir(parents=True)
+    at.write_bytes(manifest.encode())
+    return str(at.parent)
+
+
+def test_an_evaluation_finds_the_files_of_another_library(tmp_path: Path) -> None:
+    """In the variable itself: its script knows nothing of manifests."""
+    uri = adopted(tmp_path / "digits-1f0c9a77", 7)
+    script = (
+        "import os; from allaboard.inside import result; place = os.environ['ALLABOARD_CHECKPOINT'];"
+        "result(size=os.path.getsize(place + '/state'))"
+    )
+    result = done(EvaluateOperator, job=evaluation(script), checkpoint=uri, deferrable=False)
+    assert result["metrics"] == {"size": 7}
+
+
+def test_an_evaluation_of_no_checkpoint_is_refused_before_it_starts(tmp_path: Path) -> None:
+    with pytest.raises(AirflowFailException, match="no complete checkpoint is there"):
+        done(EvaluateOperator, job=evaluation(), checkpoint=str(tmp_path / "empty"), deferrable=False)
 
 
 def test_an_evaluation_without_metrics_is_none(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, Changes, Handle, Plan
 from allaboard.checking.job import require_valid
-from allaboard.errors import AllaboardError, BackendUnreachable
+from allaboard.errors import AllaboardError, BackendUnreachable, StorageError
 from allaboard.follow.loop import (
     Answer,
     Effect,
@@ -183,11 +183,31 @@ def follow_policy(backend: Backend, poll: float | None = None, attempts: int | N
 
 
 def evaluation_job(job: Job, checkpoint: str, *, lenient: bool = False) -> TrainingJob:
-    """The job that evaluates one checkpoint: it finds its uri in ``ALLABOARD_CHECKPOINT`` and says its
-    metrics with `allaboard.inside.result`.
+    """The job that evaluates one checkpoint: it finds its files (`files_to_evaluate`) in
+    ``ALLABOARD_CHECKPOINT`` and says its metrics with `allaboard.inside.result`.
     """
     read = read_job(job, lenient=lenient)
     return read.with_(environment={**read.get("environment", {}), "ALLABOARD_CHECKPOINT": checkpoint})
+
+
+def files_to_evaluate(uri: str, *, local: bool) -> str:
+    """The place of the files of the complete checkpoint at ``uri``, of a run's folder its latest. Those of
+    another library lie elsewhere than the manifest that vouches for them. ``local``: the members share the
+    folders of this machine; else a place that cannot be read from here, such as a folder of their volumes, is
+    handed to them as it is. Raises BadInput when no complete checkpoint is there, StorageError.
+    """
+    from allaboard.checkpoints import checkpoint_at
+    from allaboard.storage import open_store
+
+    try:
+        folder = open_store(uri).local_path()
+        if not local and folder is not None and not folder.exists():
+            return uri
+        return checkpoint_at(uri)[1].files
+    except StorageError:
+        if local:
+            raise
+        return uri
 
 
 class Follower:

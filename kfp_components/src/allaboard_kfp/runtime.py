@@ -29,7 +29,7 @@ from allaboard.report.page import run_page
 from allaboard.report.page_data import page_data
 from allaboard.report.phrases import metrics as in_words
 from allaboard.report.reading import read_run
-from allaboard.running import evaluation_job
+from allaboard.running import evaluation_job, files_to_evaluate
 from allaboard.shards import prepare, resolve
 from allaboard.storage import open_store
 from allaboard.text.units import counted, rfc3339, show_bytes
@@ -227,11 +227,12 @@ def run_evaluate(
     with step_errors() as errors:
         place = Place.of(report.uri, store=store, folder=folder, backend=backend, namespace=namespace)
         output = OutputMetric.of(metric, mode)
-        _, candidate = checkpoint_at(place.uri(_checkpoint_uri(checkpoint, checkpoint_artifact)))
+        uri = place.uri(_checkpoint_uri(checkpoint, checkpoint_artifact))
         job_given = job_of(job, job_text, folder, overrides=overrides, environment=environment, args=args)
         place.check_store(job_given.as_mapping())
-        evaluation = evaluation_job(job_given, candidate.files, lenient=True)
         runs = place.open_backend()
+        files = files_to_evaluate(uri, local=runs.name == "local")
+        evaluation = evaluation_job(job_given, files, lenient=True)
         at = errors.at = place_of(runs)
         outcome, handle = run_to_the_end(runs, evaluation, place.key, at)
         _publish(

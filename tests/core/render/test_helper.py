@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from allaboard.errors import BadInput
 from allaboard.job.helper import CHECKPOINTS, FOLDER, VOLUME, start_words, without_helper
 from allaboard.job.identity import spec_hash, spec_of
 from allaboard.lint import lint_object
-from allaboard.render.cluster_facts import ASSUMED
+from allaboard.render.cluster_facts import ASSUMED, ClusterFacts
 from allaboard.render.helper import keeps_checkpoints
 from allaboard.render.manifests import Rendered, render
 from allaboard.runs.layout import lay_out
@@ -30,7 +31,7 @@ FRAMEWORKS = {
 COMMAND = ["python3.8", "train.py", "--lr=$(LR)"]
 
 
-def rendered(engine: str = "pytorchjob", **fields: Any) -> Rendered:
+def rendered(engine: str = "pytorchjob", facts: ClusterFacts = ASSUMED, **fields: Any) -> Rendered:
     job = require_valid(
         {
             "name": "digits",
@@ -46,7 +47,7 @@ def rendered(engine: str = "pytorchjob", **fields: Any) -> Rendered:
     )
     layout = lay_out(job, engine_of(job), "digits-1")
     return render(
-        job, layout, ASSUMED, launch="l", spec_hash=spec_hash(spec_of(job)), helper=helper_files("exec")
+        job, layout, facts, launch="l", spec_hash=spec_hash(spec_of(job)), helper=helper_files("exec")
     )
 
 
@@ -88,6 +89,12 @@ def test_it_stands_around_the_command(engine: str) -> None:
     ]
     assert sources and all(source["name"] == helper["metadata"]["name"] for source in sources)
     assert all(source["optional"] for source in sources), "a job that is sent elsewhere starts without it"
+    kinds = frozenset({"kubeflow.org/v1/PyTorchJob"})
+    alone = rendered(engine, facts=replace(ASSUMED, kinds=kinds))
+    volumes = [v for volumes in within([*alone.manifests], "volumes") for v in volumes if v["name"] == VOLUME]
+    assert volumes and not any("optional" in v["configMap"] for v in volumes), (
+        "without Kueue pods wait for it"
+    )
     paths = {item["path"] for item in sources[0]["items"]}
     assert paths == {"start.sh", "start.py", "endpoint.py", "python/sitecustomize.py"}
 

@@ -91,7 +91,8 @@ def render(
     keys = _keys(files)
     helping = {} if job.get("inject") == "off" else dict(helper or {})
     helper_keys = _keys(helping)
-    helper_volume = helpers.volume(labels.helper_name(layout.name), helper_keys) if helping else None
+    helper_name = labels.helper_name(layout.name)
+    helper_volume = helpers.volume(helper_name, helper_keys, optional=_may_be_sent_away(facts))
     own = {labels.LAUNCH: launch, labels.SPEC_HASH: spec_hash, labels.GANG: plan.gang}
 
     def template_of(group: Group, gang: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def render(
             code=labels.code_name(layout.name) if files else None,
             files=keys,
             gang=gang,
-            helper_volume=helper_volume,
+            helper_volume=helper_volume if helping else None,
         )
 
     if plan.how == "marks":
@@ -118,8 +119,7 @@ def render(
         extras.append(_config_map(labels.code_name(layout.name), facts, files, keys))
     if any(map(helpers.is_helped, templates.values())):
         # Nobody changes what runs in the containers, and kubelets need not watch it.
-        name = labels.helper_name(layout.name)
-        extras.append({**_config_map(name, facts, helping, helper_keys), "immutable": True})
+        extras.append({**_config_map(helper_name, facts, helping, helper_keys), "immutable": True})
     extras += devices.objects(layout, facts.namespace)
     if plan.how == "marks":
         extras += GANGS[plan.gang].objects(plan)
@@ -155,6 +155,13 @@ def _of_queue(plan: GangPlan) -> Iterator[tuple[str, str]]:
         yield QUEUE, plan.local_queue
     if plan.queue_priority:
         yield PRIORITY_CLASS, plan.queue_priority
+
+
+def _may_be_sent_away(facts: ClusterFacts) -> bool:
+    """True unless it is known that no Kueue is there, whose MultiKueue sends a job to another cluster without
+    its ConfigMaps. Elsewhere pods wait for the helper, which is made just after the job.
+    """
+    return facts.kinds is None or any(kind.startswith("kueue.x-k8s.io/") for kind in facts.kinds)
 
 
 def _with_added(engine: Engine, spec: Mapping[str, Any]) -> dict[str, Any]:

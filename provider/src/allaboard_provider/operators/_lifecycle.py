@@ -127,6 +127,8 @@ class TrainingTask(Protocol):
 
     def announced(self, result: Mapping[str, Any]) -> str | None: ...
 
+    def as_launched(self, plan: Plan, *, local: bool) -> Plan: ...
+
     def defer(
         self, *, trigger: BaseTrigger, method_name: str, timeout: timedelta | None = None
     ) -> NoReturn: ...
@@ -208,6 +210,7 @@ class TaskTry:
         return bool(why_from_scratch(then, self.homes.backend.data_of(self.plan)))
 
     def _launch(self, plan: Plan) -> None:
+        plan = self.operator.as_launched(plan, local=self.place.is_local)
         self.handle = self.backend.launch(plan, self.worker)
         self._log_handle(self.handle)
         if self.place.is_local:

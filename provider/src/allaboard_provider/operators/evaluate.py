@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from allaboard.job.training_job import TrainingJob
@@ -13,7 +14,7 @@ from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.templates import uri_in
 
 if TYPE_CHECKING:
-    pass
+    from allaboard.backends.base import Plan
 
 
 class EvaluateOperator(TrainingJobOperator):
@@ -46,6 +47,14 @@ class EvaluateOperator(TrainingJobOperator):
 
         uri = uri_in(self.checkpoint, "checkpoint", "a uri like store://models/run/step-000000000120")
         return evaluation_job(super().training_job(), uri, lenient=True)
+
+    def as_launched(self, plan: Plan, *, local: bool) -> Plan:
+        """The plan with the files of the checkpoint, where they lie elsewhere than its uri says."""
+        from allaboard.running import evaluation_job, files_to_evaluate
+
+        uri = self._whole(str(self.announced({})))
+        files = files_to_evaluate(uri, local=local)
+        return plan if files == uri else replace(plan, job=evaluation_job(plan.job, files, lenient=True))
 
     def expected_lineage(self) -> Lineage:
         expected = super().expected_lineage()

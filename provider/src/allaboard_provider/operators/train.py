@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
 
+    from allaboard.backends.base import Plan
     from allaboard.follow.loop import Outcome
     from allaboard_provider.hooks.allaboard import AllaboardHook
     from allaboard_provider.operators._lifecycle import TaskTry
@@ -169,6 +170,12 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
         """The uri of the checkpoint that the events of the outlets are about, given the result."""
         checkpoints: Mapping[str, Any] = result["checkpoints"]
         return checkpoints.get("best") or checkpoints.get("latest")
+
+    def as_launched(self, plan: Plan, *, local: bool) -> Plan:
+        """The plan that is launched: what only a look at the world tells is filled in. ``local``: on one
+        machine.
+        """
+        return plan
 
     def prepared_shards(self, context: Context) -> str | None:
         """The version of the job's data set that a task upstream has prepared in this DAG run; None where

@@ -20,7 +20,7 @@ from allaboard.backends.kubernetes.client.resources import CLAIM_TEMPLATES, CONF
 from allaboard.backends.kubernetes.observe.deadlines import HOLDING
 from allaboard.backends.kubernetes.state import records
 from allaboard.checking.job import require_valid
-from allaboard.errors import BackendUnreachable, OwnershipConflict, SpecChanged
+from allaboard.errors import BackendUnreachable, OwnershipConflict, SiteError, SpecChanged
 from allaboard.render import labels
 from allaboard.runs.observation import Observation, Owner, State
 from allaboard.runs.status import state_of
@@ -99,11 +99,9 @@ def test_the_record_comes_first_is_owned_by_nobody_and_knows_the_job(
     handle = cluster.backend().launch(a_plan_with_code(tmp_path), ME)
     assert [r for r in cluster.requests if r[0] not in ("get", "list") and "leases" not in r[1]] == [
         ("create", "configmaps", f"allaboard-{handle.run}"),
+        ("create", "pytorchjobs.kubeflow.org", handle.run),
         ("create", "configmaps", f"{handle.run}-code"),
         ("create", "configmaps", f"{handle.run}-helper"),
-        ("create", "pytorchjobs.kubeflow.org", handle.run),
-        ("patch", "configmaps", f"{handle.run}-code"),
-        ("patch", "configmaps", f"{handle.run}-helper"),
         ("replace", "configmaps", f"allaboard-{handle.run}"),
     ]
     job, code = cluster.one(PYTORCHJOBS, handle.run), cluster.one(CONFIGMAPS, f"{handle.run}-code")
@@ -137,21 +135,49 @@ def test_a_client_that_dies_leaves_no_claim_behind(at: int) -> None:
     assert len(claims[0]["metadata"]["ownerReferences"]) == 1
 
 
-def test_a_fresh_key_takes_five_requests_or_three_without_the_helper(cluster: FakeCluster) -> None:
-    cluster.backend().launch(a_plan("once/abc"), replace(ME, kind="detached"))
-    with_helper = ["create", "create", "create", "patch", "replace"]
-    assert [verb for verb, _, _ in cluster.requests][:5] == with_helper
-    other = FakeCluster()
-    other.backend().launch(a_plan("once/abc", inject="off"), replace(ME, kind="detached"))
-    assert [verb for verb, _, _ in other.requests][:3] == ["create", "create", "replace"]
-    assert (
-        cluster.requests[5:]
-        == other.requests[3:]
-        == [
-            ("list", "configmaps", ""),
-            ("list", "leases.coordination.k8s.io", ""),
-        ]
-    ), "and, once it is started, two that look for records past their age and for Leases of the dead"
+def test_a_fresh_key_takes_three_requests_and_one_for_each_config_map(tmp_path: Path) -> None:
+    job, record_written = ("create", "pytorchjobs.kubeflow.org"), ("replace", "configmaps")
+    create = ("create", "configmaps")
+    looks = [("list", "configmaps"), ("list", "leases.coordination.k8s.io")]
+    """Once it is started: for records past their age, and for Leases of the dead."""
+    plans = (a_plan("once/a", inject="off"), a_plan("once/a"), a_plan_with_code(tmp_path, key="once/a"))
+    for config_maps, plan in enumerate(plans):
+        cluster = FakeCluster()
+        cluster.backend().launch(plan, replace(ME, kind="detached"))
+        asked = [(verb, resource) for verb, resource, _ in cluster.requests]
+        assert asked == [create, job, *[create] * config_maps, record_written, *looks]
+
+
+def test_what_members_mount_is_refused_and_so_is_the_job(cluster: FakeCluster, tmp_path: Path) -> None:
+    """A quota, after the job is made: its members have waited, and nothing is left."""
+    plan = a_plan_with_code(tmp_path)
+    cluster.refusals.append((CONFIGMAPS, f"{plan.run}-helper", Forbidden("exceeded quota: maps")))
+    with pytest.raises(SiteError, match="was not started"):
+        cluster.backend().launch(plan, ME)
+    cluster.tick(60)
+    assert jobs(cluster) == [] and cluster.all(PODS) == []
+    assert cluster.all(CONFIGMAPS) == []
+    cluster.refusals.clear()
+    assert cluster.backend().launch(plan, ME).attempt == 1
+    whole(cluster, plan.run)
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_what_members_wait_for_is_made_by_the_next_client(
+    cluster: FakeCluster, tmp_path: Path, n: int
+) -> None:
+    """Who adopts a job that is whole needs no files."""
+    plan = a_plan_with_code(tmp_path)
+    with suppress(Died, BackendUnreachable):
+        cluster.backend({n: "die-after"}).launch(plan, ME)
+    assert jobs(cluster) == [plan.run]
+    handle = cluster.backend().launch(plan, YOU)
+    assert (handle.attempt, handle.adopted) == (1, True)
+    whole(cluster, plan.run)
+    names = [f"allaboard-{plan.run}", f"{plan.run}-code", f"{plan.run}-helper"]
+    assert sorted(body["metadata"]["name"] for body in cluster.all(CONFIGMAPS)) == sorted(names)
+    (tmp_path / "train.py").unlink()
+    assert cluster.backend().launch(plan, ME).adopted
 
 
 def test_a_run_of_a_release_without_the_helper_goes_on(

@@ -38,20 +38,19 @@ def evaluate(
 ) -> int:
     """Run an evaluation (a job file; -: stdin) on a checkpoint and print its metrics."""
     from allaboard.backends.base import Plan
-    from allaboard.checkpoints import checkpoint_at
     from allaboard.cli.run.run import open_backend, run_attached, site_arguments
     from allaboard.job.identity import fresh_key
     from allaboard.report.ending import command_again
     from allaboard.report.exits import not_started_on_error
-    from allaboard.running import evaluation_job
+    from allaboard.running import evaluation_job, files_to_evaluate
 
     with not_started_on_error():
         backend = open_backend(at, store, mounts, fit)
-        _, item = checkpoint_at(resolved(checkpoint, store))
-    plan = Plan(evaluation_job(job, item.files), key or fresh_key())
+        files = files_to_evaluate(resolved(checkpoint, store), local=not at.is_cluster)
+    plan = Plan(evaluation_job(job, files), key or fresh_key())
     again = command_again(
         "evaluate",
-        [job, "--checkpoint", item.uri, *site_arguments(store, mounts, fit), *at.options],
+        [job, "--checkpoint", files, *site_arguments(store, mounts, fit), *at.options],
         plan.key,
     )
     return run_attached(backend, plan, at, again=again, as_json=as_json)

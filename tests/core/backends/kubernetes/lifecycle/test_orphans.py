@@ -159,6 +159,27 @@ def test_what_a_client_left_that_died_while_it_started_is_found_and_goes(
     assert other.orphans() == []
 
 
+def test_a_job_whose_members_wait_for_what_nobody_made_is_found_and_goes(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """A detached one, too, and none that is whole though its client died before it wrote that down."""
+    plan, whole = a_plan_with_code(tmp_path), a_plan("whole")
+    for died, at in ((plan, 4), (whole, 4)):
+        with suppress(Died):
+            cluster.backend({at: "die-after"}).launch(died, DETACHED)
+    assert len(cluster.all(PYTORCHJOBS)) == 2
+    other = cluster.backend()
+    [orphan] = other.orphans()
+    assert orphan.kind == "run" and "what its members mount is not created" in orphan.reason
+    assert [one.done for one in other.tidy_up()] == [False], "its client may come back"
+    cluster.tick(700)
+    assert [(one.orphan.run, one.action) for one in other.tidy_up()] == [(plan.run, "stopped")]
+    cluster.tick(3)
+    other.tidy_up()
+    assert other.orphans() == []
+    assert [job["metadata"]["name"] for job in cluster.all(PYTORCHJOBS)] == [whole.run]
+
+
 def test_a_stop_that_nobody_carried_out(cluster: FakeCluster) -> None:
     backend = cluster.backend()
     handle = backend.launch(a_plan(), ME)

@@ -4,13 +4,15 @@ killed between any two requests.
 The record decides. An attempt is made in this order, and each step may be done again by the next client:
 
 1. the record, created or swapped to the new attempt: from here on the attempt is meant, though nothing runs;
-2. the claims that it shares with other attempts (`claims`), and the extra objects of the attempt (code,
-   PodGroup, key pair), without an owner yet;
+2. the claims that it shares with other attempts (`claims`), and those extra objects of the attempt for which
+   its operator or scheduler looks (PodGroup, key pair, runtime), without an owner yet;
 3. the job, whose name and launch follow from the key and the attempt: a second one cannot be made;
-4. the job as owner of the extras, so that they go when it goes;
+4. the job as owner of the extras, so that they go when it goes; and the ConfigMaps that its pods mount (code,
+   helper), which are made with their owner: no container starts before they are there, because its kubelet
+   waits for them;
 5. the job's uid in the record: the attempt is known to have been created. Before this, a job that is not
-   there was never made, and is made by the next launch; after it, it was deleted: the attempt is
-   lost.
+   there was never made, and is made by the next launch, and so is what its pods wait for; after it, it was
+   deleted: the attempt is lost.
 
 Step 5 is also the fence. A client that slept through its own end (between 1 and 3) finds there that the
 record means something else by now, and takes its job away again.
@@ -21,7 +23,7 @@ to the record as it was, so that "nothing was started" is true.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -219,7 +221,7 @@ def _launch_again(api: Api, request: _LaunchRequest, stored: Stored) -> Handle |
 def _adopt(api: Api, request: _LaunchRequest, objects: AttemptObjects) -> Handle | None:
     assert objects.job is not None
     if objects.record.object_uid is None:  # its client died before the last two steps
-        _own_extras(api, objects.stored, objects.job)
+        _complete_extras(api, request, objects.stored, objects.job)
     record = replace(objects.record, object_uid=_object_uid(objects))
     stored = _swapped(api, request.noted(replace(objects.stored, record=record), objects.now))
     return None if stored is None else handle_of(stored.record, adopted=True)
@@ -353,13 +355,23 @@ def _ensure_claims(api: Api, stored: Stored, ready: PreparedAttempt) -> list[str
 
 def _create(api: Api, stored: Stored, ready: PreparedAttempt) -> Json:
     *extras, body = ready.manifests
-    made = []
-    for extra in extras:
-        made.append(_ensure(api, stored, extra))
+    made = [_ensure(api, stored, extra) for extra in extras if not is_mounted(extra)]
     job = _create_job(api, stored, body, extras)
     for created in made:
         _own(api, created, job)
+    try:
+        _create_owned(api, stored, filter(is_mounted, extras), job)
+    except (Invalid, Forbidden, Missing, _Taken):
+        delete_job(api, job)  # its members wait for what they mount
+        raise
     return job
+
+
+def _create_owned(api: Api, stored: Stored, extras: Iterable[Json], job: Json) -> None:
+    """The extras, with the job as their owner from the first moment on."""
+    for extra in extras:
+        metadata = {**extra["metadata"], "ownerReferences": [labels.owner_reference(job)]}
+        _own(api, _ensure(api, stored, {**extra, "metadata": metadata}), job)
 
 
 def _create_job(api: Api, stored: Stored, body: Json, extras: Sequence[Json]) -> Json:
@@ -411,8 +423,17 @@ def _usable(there: Json, stored: Stored, body: Json) -> bool:
         return matches_record(there, stored) or _survived(there, stored)
     # Of a client that died, and whose files may have been others; or owned by a job that takes it along.
     ours = labels.annotation_of(there, labels.LAUNCH) == stored.record.uid
-    free = ours and not there["metadata"].get("ownerReferences")
-    return free and _holds(there, body) and ssh_keys.is_whole(there)
+    free = _owners(there) <= _owners(body)
+    return ours and free and _holds(there, body) and ssh_keys.is_whole(there)
+
+
+def _owners(body: Json) -> set[str]:
+    return {reference["uid"] for reference in body["metadata"].get("ownerReferences") or ()}
+
+
+def is_mounted(extra: Mapping[str, Any]) -> bool:
+    """True of what only the pods of an attempt need: they wait for it."""
+    return bool(extra["kind"] == "ConfigMap")
 
 
 def is_job(body: Json, stored: Stored) -> bool:
@@ -451,21 +472,29 @@ def _survived(job: Json, stored: Stored) -> bool:
     return same and not state_of(observation_of(AttemptObjects(stored, job))).is_final
 
 
-def _own_extras(api: Api, stored: Stored, job: Json) -> None:
+def _complete_extras(api: Api, request: _LaunchRequest, stored: Stored, job: Json) -> None:
     """Step 4 for a job whose client died before it."""
+    lacking = set[str]()
     for extra in stored.objects[:-1]:
         try:
             there = api.get(resource_of(extra), extra["name"])
-        except (Missing, Forbidden):
+        except Missing:
+            lacking |= {extra["name"]} if is_mounted(extra) else set()
+            continue
+        except Forbidden:
             continue
         if labels.annotation_of(there, labels.LAUNCH) == stored.record.uid:
+            lacking |= set() if ssh_keys.is_whole(there) else {extra["name"]}
             _own(api, there, job)
+    if lacking:
+        ready = request.prepared(stored.record.generation, stored.record.attempt)
+        anew = (extra for extra in ready.extras if extra["metadata"]["name"] in lacking)
+        _create_owned(api, stored, anew, job)
 
 
 def _own(api: Api, body: Json, job: Json) -> None:
     owner = labels.owner_reference(job)
-    metadata = body["metadata"]
-    if any(ref["uid"] == owner["uid"] for ref in metadata.get("ownerReferences", ())):
+    if owner["uid"] in _owners(body):
         return
     # Where it went, so did its job.
     change_object(api, body, {"metadata": {"ownerReferences": [owner]}})

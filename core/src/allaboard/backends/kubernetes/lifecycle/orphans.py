@@ -4,7 +4,7 @@ Orphans).
 An orphan is one of
 
 - ``run``: a live run that a process must follow (attached or orchestrated), and whose follower's Lease has
-  run out; a detached run needs no follower;
+  run out; a detached run needs no follower, but one whose client died before it made what its members mount;
 - ``stop``: a run whose stop is recorded, and whose job is not ended;
 - ``start``: an attempt that a record means, and whose job is not created;
 - ``end``: a run that is over, and whose end is not recorded;
@@ -37,6 +37,7 @@ from allaboard.backends.kubernetes.client.resources import (
     resource_of,
 )
 from allaboard.backends.kubernetes.lifecycle import stop
+from allaboard.backends.kubernetes.lifecycle.launch import is_mounted
 from allaboard.backends.kubernetes.observe.lookup import (
     AttemptObjects,
     check_namespace,
@@ -230,6 +231,9 @@ def _of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
     elif not objects.was_created and record.stop is None:
         reason = f"{record.owner.id} began to start it, but its job is not created"
         yield orphan("start", reason, stored.followed, SAFE["start"])
+    elif record.stop is None and _lacks_mounted(objects, picture):
+        reason = f"{record.owner.id} began to start it, but what its members mount is not created"
+        yield orphan("run", reason, stored.followed, SAFE["start"])
     elif state_of(observation).is_final:
         yield orphan(
             "end", f"it {state_of(observation)}, but that is not recorded", observation.finished, 0.0
@@ -240,6 +244,15 @@ def _of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
             patience = SAFE.get(record.owner.kind, ORCHESTRATED_SECONDS)
             reason = f"{record.owner.id} no longer follows it; last seen {show_seconds(now - last)} ago"
             yield orphan("run", reason, last, patience)
+
+
+def _lacks_mounted(objects: AttemptObjects, picture: Picture) -> bool:
+    """True of a job whose client died before it made what the members wait for."""
+    if objects.job is None or objects.record.object_uid is not None:
+        return False
+    there = {(extra["kind"], extra["metadata"]["name"]) for extra in picture.extras}
+    wanted = filter(is_mounted, objects.stored.objects[:-1])
+    return any((extra["kind"], extra["name"]) not in there for extra in wanted)
 
 
 def _last_seen(stored: Stored, held: Mapping[str, Json] | None, now: float) -> float | None:
