@@ -304,7 +304,7 @@ def _round(pids: "list[int]", spies: bool = True) -> "dict[int, dict[str, object
             pass
     for pid in pids if spies else ():
         try:
-            if pid not in answers and pid not in asked and not _open_file(pid, ENDPOINT):
+            if pid not in answers and pid not in asked and not _is_helper(pid):
                 answers[pid] = dict(_now(pid, ""), asked=False, collectives="")
         except (OSError, IndexError, ValueError):
             pass
@@ -322,7 +322,7 @@ def _spied(pids: "list[int]") -> "Iterator[tuple[int, str]]":
     for pid in pids[:MOST_SPIED]:
         try:
             is_python = os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
-            if not is_python or any(_open_file(pid, name) for name in HELPERS):
+            if not is_python or _is_helper(pid):
                 continue
             command = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
             printed = subprocess.run(
@@ -333,6 +333,10 @@ def _spied(pids: "list[int]") -> "Iterator[tuple[int, str]]":
             yield pid, "\n".join(["Thread 0x0 (most recent call first):"] + lines)[:MOST_TEXT]
         except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError):
             pass
+
+
+def _is_helper(pid: int) -> bool:
+    return any(_open_file(pid, name) for name in HELPERS)
 
 
 def _answer(path: str, before: int) -> str:
