@@ -292,10 +292,13 @@ class Run:
         return list(found["task_instances"])
 
     def wait_task(self, *states: str, map_index: int = -1) -> dict[str, Any]:
+        def log(found: dict[str, Any]) -> str:
+            return "\n".join(self._log(n, map_index) for n in range(1, max(1, found["try_number"]) + 1))
+
         def look() -> dict[str, Any] | None:
             found = self.task(map_index)
             wrong = found["state"] in ENDED and found["state"] not in states
-            assert not wrong, f"the task is {found['state']}, not {' or '.join(states)}:\n{self.log()}"
+            assert not wrong, f"the task is {found['state']}, not {' or '.join(states)}:\n{log(found)}"
             return found if found["state"] in states else None
 
         return until(f"the task of {self.name} is {' or '.join(states)}", look)
