@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from allaboard.backends.local.host.isolated import isolated_command
 from allaboard.checkpoints import Checkpoint, Manifest, latest, list_checkpoints, scan, verify
 from allaboard.checkpoints.foreign import Verdict, judge_place, newest
 from allaboard.checkpoints.foreign.adopting import Places, adopt
@@ -18,7 +23,7 @@ from tests.core.checkpoints.building import a_checkpoint, corrupt
 from tests.core.checkpoints.foreign.memory import folder
 from tests.core.checkpoints.foreign.test_handing import BEGAN, put, trainer
 from tests.core.checkpoints.foreign.test_samples import SAMPLES
-from tests.core.s3server import S3Server, between
+from tests.core.s3server import Request, S3Server, between
 
 RUN = "digits-1f0c9a77"
 KINDS = sorted({path.name for path in SAMPLES.iterdir() if path.is_dir()} - {"hugging_face_trainer"})
@@ -217,6 +222,61 @@ def test_a_checkpoint_of_ours_comes_back_too(out: Path, into: Store) -> None:
     assert copied is not None and copied.step == 8
     shutil.rmtree(out)
     assert fetch(out, into).step == 8 and verify(own, 8) == []
+
+
+def killed_at(request: int, given: dict[str, Any], s3: S3Server) -> bool:
+    """Run a process of the supervisor and kill it when its server gets that request, which is carried out or
+    lost. False: it came to its end before.
+    """
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def decide(asked: Request) -> str | None:
+        if asked.count == request:
+            begun[0].kill()
+        return "drop" if asked.count >= request and request % 2 else None
+
+    with between(s3, decide) as proxy:
+        begun.append(
+            subprocess.Popen(
+                isolated_command("allaboard.checkpoints.foreign", json.dumps(given)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, **proxy.environ},
+            )
+        )
+        begun[0].wait(120)  # its stdin stays open: it ends with that
+        begun[0].communicate()
+    assert begun[0].returncode in (0, -signal.SIGKILL)
+    return begun[0].returncode != 0
+
+
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.thorough)])
+def test_a_copier_killed_at_any_request_leaves_no_torn_one(step: int, out: Path, s3: S3Server) -> None:
+    uri = f"s3://{s3.make_bucket()}/{RUN}"
+    into = open_store(uri, environ=s3.environ)
+    given = {"do": "copy", "own": str(out / RUN), "bucket": uri, "keep": 2, "best": None}
+    trainer(out, 2)
+    adopt(places(out), Manifest(step=0, run=RUN))
+    request = step
+    while killed_at(request, given, s3):
+        assert all(isinstance(item, Checkpoint) and not verify(into, item.step) for item in scan(into))
+        request += step
+    assert request > 5 and verify(into, 2) == []
+
+
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.thorough)])
+def test_a_fetch_killed_at_any_request_shows_no_torn_one(step: int, out: Path, s3: S3Server) -> None:
+    uri = f"s3://{s3.make_bucket()}/{RUN}"
+    trainer(out, 4)
+    copy(out, open_store(uri, environ=s3.environ))
+    before = tree(out)
+    shutil.rmtree(out)
+    given = {"do": "fetch", "own": str(out / RUN), "bucket": uri, "job": True, "since": BEGAN}
+    request = step
+    while killed_at(request, given, s3):
+        assert not (out / "checkpoint-4").exists() or tree(out) == before
+        request += step
+    assert tree(out) == before and verify(places(out).own, 4) == []
 
 
 FAULTS = {"reset": "drop", "busy": (503, "SlowDown"), "truncated": "cut", "lost answer": "lose"}
