@@ -87,7 +87,7 @@ class ExitCode(IntEnum):
     STOPPED = 3
     TIMED_OUT = 4
     UNREACHABLE = 5
-    """The backend does not answer; the run is untouched."""
+    """The backend does not answer, or another client has the run now; the run is untouched."""
     INTERRUPTED = 130
     """Ctrl-C, where it ends the looking and no run: 128 + SIGINT, as shells have it."""
 

@@ -8,28 +8,19 @@ import click
 
 from allaboard.cli import HEADINGS, VERBS, app
 from tests.docs.site.markdown import fenced, table
+from tests.meta.source import ROOT
 
 HEAD = """\
 # The command line
 
 What `--help` says of each verb. With `--json` stdout holds one object and nothing else, errors included;
 `logs` and `follow` print one object per line.
-
-| Exit code | `run`, `follow`, `evaluate` | every other verb |
-|---|---|---|
-| 0 | succeeded, or left running (`--detach`) | it could answer |
-| 1 | failed or lost | it could not answer: access denied, damaged data |
-| 2 | bad input or unknown run; nothing was started | the same; what was checked has problems |
-| 3 | stopped or deleted | |
-| 4 | a deadline or clock ran out | |
-| 5 | the backend did not answer; the run is untouched | the same, or a store that did not answer |
-| 130 | a person stopped watching (`follow`, `logs -f`) | the same |
 """
 
 
 def page() -> str:
     """Markdown: the verbs by heading, then the help of each."""
-    lines = [HEAD]
+    lines = [HEAD, *exit_codes(), ""]
     for heading in HEADINGS:
         rows = [
             (f"[`{name}`](#{name})", verb.line) for name, verb in VERBS.items() if verb.heading == heading
@@ -38,6 +29,13 @@ def page() -> str:
     for name in VERBS:
         lines += [f"## {name}", "", *_helps(command(name), f"allaboard {name}")]
     return "\n".join(lines)
+
+
+def exit_codes() -> list[str]:
+    """The table of exit codes, as the contract has it."""
+    text = (ROOT / "core/docs/contract.md").read_text(encoding="utf-8")
+    section = text.split("\n## Exit codes\n", 1)[1].split("\n## ", 1)[0]
+    return [line for line in section.splitlines() if line.startswith("|")]
 
 
 def command(name: str) -> click.Command:

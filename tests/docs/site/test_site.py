@@ -13,6 +13,7 @@ from allaboard.backends.kubernetes.discovery.rbac import ROLES, text
 from allaboard.cli import VERBS
 from allaboard.diagnosis.causes import all_rules
 from allaboard.engines import ENGINES
+from allaboard.errors import ExitCode
 from allaboard.gangs import GANGS
 from allaboard.job.schema import job_schema
 from tests.core.diagnosis.test_causes import WITHOUT_A_CASE
@@ -75,6 +76,14 @@ def test_every_verb_and_subcommand_has_its_help() -> None:
     assert groups
     for name, below in groups.items():
         assert [sub for sub in below if f"Usage: allaboard {name} {sub}" not in page] == []
+
+
+def test_every_exit_code_is_told_as_the_contract_has_it() -> None:
+    rows = commands.exit_codes()
+    told = {cells[1].strip(): cells[2] for cells in (row.split("|") for row in rows)}
+    assert {*told} == {"Code", "---", *(str(code.value) for code in ExitCode)}
+    assert "another client" in told[str(ExitCode.UNREACHABLE.value)], "report/attached_run.py ends with it"
+    assert "\n".join(rows) in commands.page()
 
 
 def test_every_variable_that_the_code_names_is_told_and_no_other() -> None:

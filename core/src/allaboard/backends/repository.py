@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from allaboard.backends.base import Plan
-from allaboard.errors import BadInput, Problem, SiteError
+from allaboard.diagnosis.unreachable import is_unreachable
+from allaboard.errors import BadInput, Problem, SiteError, StorageUnreachable
 from allaboard.follow.run_record import RunRecord
 from allaboard.job.site import home
 from allaboard.runs.setup import TOKEN, TOKEN_KEY, secret_of
@@ -38,7 +39,8 @@ def with_commit(plan: Plan, record: RunRecord | None, environ: Mapping[str, str]
 
     :param record: that of the run under this key. A run that goes on keeps its commit.
 
-    Raises BadInput where the repository does not answer, or has no such ref.
+    Raises BadInput where the repository refuses, or has no such ref, and StorageUnreachable where it does not
+    answer.
     """
     code = plan.job.get("code")
     before = None if record is None or record.handed_over else record.spec.get("code")
@@ -62,7 +64,7 @@ def _token_of(secret: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def commit_of(url: str, ref: str, token: str | None, environ: Mapping[str, str]) -> str:
-    """The commit of a branch, a tag or HEAD. Raises BadInput."""
+    """The commit of a branch, a tag or HEAD. Raises BadInput, StorageUnreachable."""
     if _COMMIT.fullmatch(ref):
         return ref
     options: list[str] = []
@@ -86,12 +88,13 @@ def commit_of(url: str, ref: str, token: str | None, environ: Mapping[str, str])
         message = "git is not installed here, so the ref has no commit; install it, or give code.commit"
         raise _wrong("code.ref", message) from None
     except subprocess.TimeoutExpired:
-        raise _wrong("code.git", f"{show(url)} did not answer within {TIMEOUT:g} s") from None
+        raise _away(f"{show(url)} did not answer within {TIMEOUT:g} s") from None
     if done.returncode:
         lines = done.stderr[-_MOST:].decode("utf-8", "replace").strip().splitlines()
         last = lines[-1] if lines else "git ls-remote failed"
         reason = hide_known(show(last, 300, quote=False), [token] if token else [])
-        raise _wrong("code.git", f"{show(url)} cannot be read from here: {reason}")
+        message = f"{show(url)} cannot be read from here: {reason}"
+        raise _away(message) if is_unreachable(" ".join(lines)) else _wrong("code.git", message)
     answered = done.stdout[:_MOST].decode("ascii", "replace").splitlines()
     pairs = [line.split("\t", 1) for line in answered if re.fullmatch(r"[0-9a-f]{40}\t\S+", line)]
     refs = {name: commit for commit, name in pairs}
@@ -101,6 +104,10 @@ def commit_of(url: str, ref: str, token: str | None, environ: Mapping[str, str])
     raise _wrong(
         "code.ref", f"{show(url)} has no branch and no tag {show(ref)}; push it, or give code.commit"
     )
+
+
+def _away(message: str) -> StorageUnreachable:
+    return StorageUnreachable(f"code.git: {message}; nothing was started, try again")
 
 
 def _wrong(path: str, message: str) -> BadInput:

@@ -32,46 +32,84 @@ from allaboard.diagnosis.reading import (
     went_on,
 )
 from allaboard.diagnosis.rule import rule
+from allaboard.diagnosis.unreachable import FOLLOWED
 from allaboard.runs.observation import PodSeen
 
 _NEEDS = (Need.PODS, Need.LOGS)
+_NOT_FETCHED = r"allaboard: the code cannot be fetched"
+_NOT_INSTALLED = r"allaboard: the packages cannot be installed"
 
 
 @rule(
     "code_not_fetched",
     "The repository of the job cannot be fetched",
-    means="Members fetch `code.git` before their command. The repository does not answer, refuses the "
-    "password, or has the commit no more; or the image has no git.",
+    means="Members fetch `code.git` before their command. The repository refuses the password, or has the "
+    "commit no more; or the image has no git.",
     looks="`allaboard: the code cannot be fetched`, with git's own last line.",
-    fix="look whether the members reach the repository (network, code.secret) and whether it still has the "
-    "commit",
+    fix="look at code.secret, and whether the repository still has the commit",
     needs=_NEEDS,
 )
 def code_not_fetched(case: Case) -> Iterator[Finding]:
-    pattern = line_pattern(r"allaboard: the code cannot be fetched")
+    summary = "the repository of the job cannot be fetched"
+    but = line_pattern(_NOT_FETCHED + FOLLOWED)
     yield from from_logs(
-        case, "code_not_fetched", pattern, "the repository of the job cannot be fetched", confidence=0.97
+        case,
+        "code_not_fetched",
+        line_pattern(_NOT_FETCHED),
+        summary,
+        but=but,
+        confidence=0.97,
+        secondary=True,
     )
+
+
+@rule(
+    "code_host_unreachable",
+    "The repository of the job does not answer",
+    means="Members fetch `code.git` before their command. The name of its server does not resolve, the "
+    "connection is refused, breaks or times out, or the server answers 429 or 5xx.",
+    looks="`allaboard: the code cannot be fetched`, with git's own last line: `Could not resolve host`, "
+    "`Connection timed out`, `early EOF`, `The requested URL returned error: 503`.",
+    fix="start again; where it happens again, look whether the members reach the repository (network, proxy)",
+    needs=_NEEDS,
+    retryable=True,
+)
+def code_host_unreachable(case: Case) -> Iterator[Finding]:
+    summary, pattern = "the repository of the job does not answer", line_pattern(_NOT_FETCHED + FOLLOWED)
+    yield from from_logs(case, "code_host_unreachable", pattern, summary, confidence=0.97, secondary=True)
 
 
 @rule(
     "packages_not_installed",
     "The packages of the job cannot be installed",
-    means="Members install `packages` before their command. The index does not answer, has no such version, "
-    "or another file than the hash says; or the image has neither pip nor uv.",
+    means="Members install `packages` before their command. The index has no such version, or another file "
+    "than the hash says, or refuses the credentials; or the image has neither pip nor uv.",
     looks="`allaboard: the packages cannot be installed`, with the installer's own last line.",
-    fix="correct packages, or look whether the members reach the index",
+    fix="correct packages",
     needs=_NEEDS,
 )
 def packages_not_installed(case: Case) -> Iterator[Finding]:
-    pattern = line_pattern(r"allaboard: the packages cannot be installed")
+    summary, pattern = "the packages of the job cannot be installed", line_pattern(_NOT_INSTALLED)
+    but = line_pattern(_NOT_INSTALLED + FOLLOWED)
     yield from from_logs(
-        case,
-        "packages_not_installed",
-        pattern,
-        "the packages of the job cannot be installed",
-        confidence=0.97,
+        case, "packages_not_installed", pattern, summary, but=but, confidence=0.97, secondary=True
     )
+
+
+@rule(
+    "package_index_unreachable",
+    "The package index does not answer",
+    means="Members install `packages` before their command. The name of the index does not resolve, the "
+    "connection is refused, breaks or times out, or the index answers 429 or 5xx.",
+    looks="`allaboard: the packages cannot be installed`, with `connection broken`, `Max retries exceeded`, "
+    "`error sending request`, or 503 in the installer's own lines.",
+    fix="start again; where it happens again, look whether the members reach the index (network, proxy)",
+    needs=_NEEDS,
+    retryable=True,
+)
+def package_index_unreachable(case: Case) -> Iterator[Finding]:
+    summary, pattern = "the package index does not answer", line_pattern(_NOT_INSTALLED + FOLLOWED)
+    yield from from_logs(case, "package_index_unreachable", pattern, summary, confidence=0.97, secondary=True)
 
 
 @rule(

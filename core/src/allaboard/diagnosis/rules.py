@@ -82,7 +82,12 @@ _EXPLAINS: Mapping[str, frozenset[str]] = {
                 "data_endpoint_unreachable data_throttled filesystem_permission_denied "
                 "master_unreachable_dns master_unreachable_network checkpoint_corrupt",
             )
-            for code in ("code_not_fetched", "packages_not_installed")
+            for code in (
+                "code_not_fetched",
+                "code_host_unreachable",
+                "packages_not_installed",
+                "package_index_unreachable",
+            )
         ),
         ("clock_skew", "data_access_denied data_endpoint_unreachable image_pull_network"),
         ("data_throttled", "data_endpoint_unreachable data_access_denied"),

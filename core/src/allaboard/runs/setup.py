@@ -38,6 +38,18 @@ def run(words, what, **more):
         # uv breaks a sentence into lines.
         last = (last + text.split())[-40:]
     return process.wait(), " ".join(last)[-300:]
+def passed_over(log):
+    # pip tells in its log alone why it passed over an index.
+    last = ""
+    try:
+        with open(log, errors="replace") as file:
+            for line in file:
+                if "Could not fetch URL" in line:
+                    last = line[line.index("Could not"):].strip()[-300:] + "; "
+        os.remove(log)
+    except OSError:
+        pass
+    return last
 def ready(folder):
     if os.path.exists(os.path.join(folder, ".allaboard")):
         return True
@@ -101,21 +113,21 @@ if "archive" in given:
 if given.get("packages"):
     target = os.path.join(base, "packages-" + given["digest"])
     if not ready(target):
-        lines = os.path.join(base, "requirements.txt")
+        lines, log = os.path.join(base, "requirements.txt"), os.path.join(base, "pip.log")
         with open(lines, "w") as file:
             file.write("\n".join(given["packages"]) + "\n")
         index = ["--index-url", given["index"]] if given.get("index") else []
         pip = [sys.executable, "-m", "pip"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         if subprocess.call(pip + ["--version"], **quiet) == 0:
-            words = pip + ["install", "-q", "--no-input", "--disable-pip-version-check"]
+            words = pip + ["install", "-q", "--no-input", "--disable-pip-version-check", "--log", log]
         elif shutil.which("uv"):
             words = ["uv", "pip", "install", "-q", "--python", sys.executable]
         else:
             fail(NO_PACKAGES + ": there is neither pip nor uv")
         code, said = run(words + ["--target", target, "-r", lines] + index, NO_PACKAGES, cwd=folder)
         if code:
-            fail(NO_PACKAGES + ": " + said)
+            fail(NO_PACKAGES + ": " + passed_over(log) + said)
         done(target)
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = before + os.pathsep + target if before else target

@@ -77,6 +77,20 @@ def serving(handler: Any) -> Iterator[str]:
         thread.join()
 
 
+@contextmanager
+def answering(status: int) -> Iterator[str]:
+    """A server that answers everything with this status; yields its address."""
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(status)
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
+    names = dict.fromkeys(("do_GET", "do_POST", "do_HEAD"), answer)
+    with serving(type("Handler", (_Quiet,), names)) as address:
+        yield address
+
+
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: Any) -> None: ...
 

@@ -13,7 +13,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,12 @@ from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
 from allaboard.backends.packing import pack, with_archive
 from allaboard.checking.job import check
+from allaboard.diagnosis.unreachable import is_unreachable
+from allaboard.errors import StorageUnreachable
 from allaboard.job.site import Site, place_on_cluster
 from allaboard.render.pod_template import SETUP_FOLDER
 from allaboard.runs.setup import TOKEN, prepared, setup_of
-from tests.core.backends.local.git_server import Repository, _Quiet, serving
+from tests.core.backends.local.git_server import Repository, _Quiet, answering, serving
 from tests.core.s3server import s3_server
 from tests.meta.source import ROOT
 
@@ -44,6 +46,8 @@ from lib.version import VERSION
 print("environment", dict(os.environ), flush=True)
 result(version=VERSION, here=os.path.basename(os.getcwd()), arguments=sys.argv[1:])
 """
+NOBODY = "http://127.0.0.1:9"
+"""Nobody listens there."""
 FILES = {"train.py": SCRIPT, "lib/__init__.py": "", "lib/version.py": "VERSION = 1\n"}
 FAILS = {"lib/version.py": "raise SystemExit(7)\n"}
 
@@ -150,6 +154,31 @@ def test_a_password_is_in_no_log_no_record_and_no_environment(
         shutil.rmtree(folder)
         with pytest.raises(allaboard.BadInput):
             allaboard.run(job.with_(code={**job.get("code"), "commit": commit}), backend=home)
+
+
+def test_a_server_of_another_answer_is_refused_or_tried_again(home: LocalBackend, tmp_path: Path) -> None:
+    """Where it does not answer, the same job may be launched later."""
+    for status, error in ((503, StorageUnreachable), (429, StorageUnreachable), (403, allaboard.BadInput)):
+        with answering(status) as address, pytest.raises(error, match=r"code\.git"):
+            allaboard.run(a_job(tmp_path, code={"git": f"{address}/train.git"}), backend=home)
+    with pytest.raises(StorageUnreachable, match="try again"):
+        allaboard.run(a_job(tmp_path, code={"git": f"{NOBODY}/train.git"}), backend=home)
+    assert home.list() == []
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(None, "code_host_unreachable"), (502, "code_host_unreachable"), (404, "code_not_fetched")],
+)
+def test_a_repository_that_does_not_answer_a_member_is_asked_by_the_next_attempt(
+    home: LocalBackend, tmp_path: Path, status: int | None, code: str
+) -> None:
+    with answering(status) if status is not None else nullcontext(NOBODY) as address:
+        job = a_job(tmp_path, code={"git": f"{address}/train.git", "commit": "0" * 39 + "1"})
+        outcome = allaboard.run(job, backend=home, key="k")
+    first = outcome.diagnoses[0]
+    assert (first.code, first.retryable) == (code, code == "code_host_unreachable"), outcome.message
+    assert outcome.seen.attempt == (3 if first.retryable else 1)
 
 
 @pytest.mark.parametrize(
@@ -324,13 +353,18 @@ needs_installers = pytest.mark.skipif(not (INSTALLERS / "uv").exists(), reason="
 SAYS = ["python", "-c", "import tiny; print(tiny.VERSION)"]
 
 
+def installing(installer: str) -> dict[str, str]:
+    """Arguments of `start` for a Python that has this installer."""
+    python = str(INSTALLERS / "python") if installer == "pip" else sys.executable
+    return {"python": python, "PATH": f"{Path(python).parent}:{os.environ['PATH']}:{INSTALLERS}"}
+
+
 @needs_installers
 @pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_packages_of_an_index_are_installed_once(tmp_path: Path, installer: str) -> None:
     digest = wheel(tmp_path / "index", "1.2")
     wheel(tmp_path / "index", "1.3")
-    python = str(INSTALLERS / "python") if installer == "pip" else sys.executable
-    more = {"python": python, "PATH": f"{Path(python).parent}:{os.environ['PATH']}:{INSTALLERS}"}
+    more = installing(installer)
     with an_index(tmp_path / "index") as index:
         setup = {"packages": ["tiny<1.3"], "index": index}
         done = start(setup, tmp_path / "own", *SAYS, **more)
@@ -360,6 +394,28 @@ def test_a_run_with_packages_and_one_whose_packages_are_not_there(home: LocalBac
         )
     assert [d.code for d in failed.diagnoses][:1] == ["packages_not_installed"], failed.message
     assert "tiny==9" in failed.diagnoses[0].summary
+
+
+@needs_installers
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (None, "package_index_unreachable"),
+        (503, "package_index_unreachable"),
+        (404, "packages_not_installed"),
+    ],
+)
+def test_an_index_that_does_not_answer_may_answer_later(
+    tmp_path: Path, installer: str, status: int | None, code: str
+) -> None:
+    """pip prints the same words of an index that is down as of one without the package."""
+    with answering(status) if status is not None else nullcontext(NOBODY) as address:
+        more = installing(installer)
+        done = start({"packages": ["tiny"], "index": f"{address}/simple"}, tmp_path / "own", "true", **more)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and last.startswith("allaboard: the packages cannot be installed"), last
+    assert is_unreachable(last) == (code == "package_index_unreachable"), last
 
 
 # Fields.
