@@ -20,6 +20,7 @@ from tests.bench import measure
 BENCHES = {
     "startup": "start-up of allaboard itself",
     "helper": "start of a member with the helper and without",
+    "recorder": "the flight recorder of members, on and off",
     "launch": "launch to first all-reduce, exit to outcome",
     "dag_parse": "parsing a DAG with a TrainingJob in it",
     "checkpoints": "B3: saving and loading a state",

@@ -770,7 +770,7 @@ def stalled_ranks(log: Log) -> tuple[Hit, frozenset[int], bool] | None:
     means="The ranks disagree about what they do together: uneven data, a collective within a "
     "condition, other keys per rank.",
     looks="`Detected mismatch between collectives on ranks`; watchdogs with different OpType, SeqNum "
-    "or NumelIn.",
+    "or NumelIn; in torch's flight recorder another operation or other sizes at the same number.",
     fix="let every rank call the same collectives in the same order: drop_last, no collective within "
     "`if rank == 0`",
     needs=_NEEDS,

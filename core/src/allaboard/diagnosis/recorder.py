@@ -129,7 +129,7 @@ def parting_of(ranks: Mapping[int, Sequence[GroupRecord]]) -> Parting | None:
     goes on. None: no rank waits in a collective whose number can be compared.
     """
     groups = {(each.backend, each.name): each for records in ranks.values() for each in records}
-    partings = [found for key in groups if (found := _judge(key, ranks)) is not None]
+    partings = [parting for key in groups if (parting := _judge(key, ranks)) is not None]
     return min(partings, key=lambda each: (each.kind, each.number), default=None)
 
 
@@ -146,8 +146,8 @@ def _judge(key: tuple[str, str], ranks: Mapping[int, Sequence[GroupRecord]]) -> 
     title = next(iter(own.values())).title
     operation = Counter(call.operation for call in calls.values()).most_common(1)
     name = operation[0][0] if operation else "collective"
-    told = next((each.ranks for each in own.values() if each.ranks), ())
-    members = told or (tuple(ranks) if key[1] == _DEFAULT else tuple(own))
+    named = next((each.ranks for each in own.values() if each.ranks), ())
+    members = named or (tuple(ranks) if key[1] == _DEFAULT else tuple(own))
     behind = [rank for rank in members if rank in ranks and _last(own.get(rank)) < number]
     if behind:
         free = [rank for rank in behind if all(each.pending is None for each in ranks[rank])]
@@ -225,8 +225,8 @@ def _ranks(config: Any) -> tuple[int, ...]:
     if not isinstance(config, Mapping):
         return ()
     ranks = config.get("ranks", "")
-    words = ranks.strip("[]").split(",") if isinstance(ranks, str) else ranks
-    return tuple(int(word) for word in words if str(word).strip().isdecimal())
+    numbers = ranks.strip("[]").split(",") if isinstance(ranks, str) else ranks
+    return tuple(int(number) for number in numbers if str(number).strip().isdecimal())
 
 
 def records_from_dicts(value: Any) -> tuple[GroupRecord, ...] | None:

@@ -311,14 +311,14 @@ def _movers(looks: Sequence[ProcessLook]) -> list[ProcessLook]:
 
 def _begun_by(look: ProcessLook, looks: Sequence[ProcessLook]) -> list[ProcessLook]:
     """A process and all below it."""
-    found, parents = [look], {look.pid}
+    processes, parents = [look], {look.pid}
     for _ in looks:
         below = [each for each in looks if each.parent in parents and each.pid not in parents]
         if not below:
             break
-        found += below
+        processes += below
         parents |= {each.pid for each in below}
-    return found
+    return processes
 
 
 def diagnose_stacks(

@@ -165,6 +165,76 @@ def test_the_number_of_a_collective_is_told_also_by_who_began_to_answer_late(tmp
         process.communicate()
 
 
+STANDS = LATE.replace(
+    "counts._dump_fr_trace_json = lambda *_: group.encode()",
+    """
+asked = []
+def dump(collectives, active, of="nccl"):
+    asked.append((of, collectives))
+    entry = '{"pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": 5, "is_p2p": false, '
+    entry += '"profiling_name": "nccl:all_reduce", "input_sizes": [[4]], "input_dtypes": ["Float"], '
+    entry += '"state": "started", "retired": false}'
+    return (group[:-1] + ', "entries": [' + (", ".join([entry] * 3) if collectives else "") + "]}").encode()
+counts._dump_nccl_trace_json = dump
+counts._dump_fr_trace_json = lambda *_: b'{"pg_status": {}}'
+""",
+)
+
+
+@LINUX
+def test_a_rank_over_nccl_tells_its_last_collectives_once_they_stand(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "ALLABOARD_RUN": RUN, "RANK": "1", "WORLD_SIZE": "2"}
+    environ["PYTHONPATH"] = str(Path(STARTUP).parents[2])
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", STANDS],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "here\n"
+        [one] = read(run_script(), 0, a_member(1)).looks
+        assert one.pending == 5 and one.records is not None
+        [group] = one.records
+        assert (group.backend, group.entered, group.done, group.waits_in) == ("nccl", 5, 4, "all_reduce")
+        assert group.last[-1].has_begun and group.last[-1].given == "[4] Float"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+KEEPS = """
+import os, sys, types
+torch = types.ModuleType("torch")
+torch.__version__ = sys.argv[1]
+sys.modules |= {"torch": torch, "torch.distributed": types.ModuleType("torch.distributed")}
+import allaboard.inside
+print(*(os.environ.get(f"TORCH_{name}_BUFFER_SIZE", "-") for name in ("FR", "NCCL_TRACE")))
+"""
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("version", "own", "kept"),
+    [
+        ("2.4.1+cu121", {}, "2000 2000"),
+        ("2.15.0+cu132", {}, "2000 -"),
+        ("3.1.0", {}, "2000 -"),
+        ("2.4.1", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, "- 0"),
+        ("2.15.0", {"TORCH_FR_BUFFER_SIZE": "9"}, "9 -"),
+    ],
+)
+def test_ranks_keep_their_last_collectives_unless_told_how_many(
+    version: str, own: dict[str, str], kept: str
+) -> None:
+    environ = {"PATH": os.environ["PATH"], "ALLABOARD_RUN": RUN, "RANK": "1", "WORLD_SIZE": "2", **own}
+    environ["PYTHONPATH"] = str(Path(STARTUP).parents[2])
+    words = [sys.executable, "-S", "-c", KEEPS, version]
+    assert subprocess.run(words, env=environ, capture_output=True, text=True).stdout.strip() == kept
+
+
 @LINUX
 def test_py_spy_of_the_image_reads_who_was_not_started_to_answer(tmp_path: Path) -> None:
     (tmp_path / "load.py").write_text(WAITS.format("load", "load"))

@@ -50,7 +50,7 @@ KEPT = (
     "pg_id", "process_group", "collective_seq_id", "is_p2p", "profiling_name", "input_sizes", "input_dtypes",
     "state", "retired",
 )  # fmt: skip
-"""What is passed on of each."""
+"""Fields of each that are passed on."""
 MOST_THREADS = 256
 """Threads of a process that are looked at."""
 OF_TORCH = ("pt_", "gloo_")
@@ -501,8 +501,8 @@ def _records(pids: "list[int]") -> "dict[int, str]":
 
 
 def _cut(line: str) -> str:
-    """What torch's flight recorder tells, as JSON, with the last collectives of each group alone; empty where
-    it is none.
+    """The JSON of torch's flight recorder with the last collectives of each group alone; empty where it is
+    none.
     """
     try:
         dump = json.loads(line)

@@ -161,7 +161,7 @@ class AskedRecords:
         self.answers: dict[Identity, str] = {}
 
     def is_over(self) -> bool:
-        """Whether all have answered, or had their time."""
+        """True if all have answered, or had their time."""
         for who, (path, before) in [*self.waiting.items()]:
             answer = record_of(path, before)
             if answer is not None:
