@@ -50,9 +50,9 @@ PLAIN: tuple[Format, ...] = (*json_lines.PLAIN, *own.PLAIN, *bars.PLAIN)
 FORMATS = (*LIBRARIES, *PLAIN)
 _ROOTS = (
     "loss", "epoch", "step", "iter", "%|", "it/s", "s/it", "━", "]\t", "\tlearn: ", "\ttest: ", "acc@1",
-    "prec@1", "nll", "ppl", "perplexity", "reward", "entropy", "num_updates", "v_num", "gpu_mem", "  all ",
-    "[train]", "[eval]", "train: ", "test: ", "test (", "logging_writer.py", "[lightgbm]", "'s ", " : up. ",
-    "validation accuracy",
+    "prec@1", "nll", "ppl", "perplexity", "reward", "entropy", "cost", "num_updates", "v_num", "gpu_mem",
+    "  all ", "[train]", "[eval]", "train: ", "test: ", "test (", "logging_writer.py", "[lightgbm]", "'s ",
+    " : up. ", "validation accuracy",
 )  # fmt: skip
 """Small letters of which each needle of a format holds some: what a line is asked for at first."""
 _NEEDLES = tuple(root.encode() for root in _ROOTS)
