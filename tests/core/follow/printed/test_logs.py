@@ -1,9 +1,9 @@
 """Logs as libraries write them, each with what is to be read of it; and logs that tell no progress.
 
-``logs/known.txt``, ``real.txt``, ``aside.txt``, ``wild.txt``, ``more.txt`` and ``unseen.txt`` hold trainings:
-those of ``real`` were written by the libraries for this, those of ``aside`` (libraries), ``wild`` (loops of
-people's own), ``more`` and ``unseen`` were put aside until the formats were written. All else is in
-``logs/others.txt``.
+``logs/known.txt``, ``real.txt``, ``aside.txt``, ``wild.txt``, ``more.txt``, ``unseen.txt`` and ``blind.txt``
+hold trainings: those of ``real`` were written by the libraries for this, those of ``aside`` (libraries),
+``wild`` (loops of people's own), ``more``, ``unseen`` and ``blind`` (programs that no family names) were put
+aside until the formats were written. All else is in ``logs/others.txt``.
 
 A log begins with ``# name | format``. Its lines follow a ``|``; ``␍`` is a carriage return, ``␛`` an escape.
 ``= line step/total {metrics}`` is what that line tells at its end, ``~ line`` may tell something, and any
@@ -88,7 +88,7 @@ def logs(file: str) -> Iterator[Log]:
 
 TRAININGS = [
     log
-    for file in ("known.txt", "real.txt", "aside.txt", "wild.txt", "more.txt", "unseen.txt")
+    for file in ("known.txt", "real.txt", "aside.txt", "wild.txt", "more.txt", "unseen.txt", "blind.txt")
     for log in logs(file)
 ]
 OTHERS = [*logs("others.txt")]

@@ -93,7 +93,8 @@ class Counting:
     """The counters of one stream. ``step``: the last one that was reported; ``trained``: names of the metrics
     of the training; ``has_steps``: its lines count steps; ``columns``: names in the head of a table;
     ``is_aside``: the next line tells once more of an earlier step; ``handed``: the step of the
-    checkpoint that its process was handed.
+    checkpoint that its process was handed; ``counter``: step and total of the last line that was a counter
+    alone.
     """
 
     step: int | None = None
@@ -102,13 +103,14 @@ class Counting:
     columns: tuple[str, ...] = ()
     is_aside: bool = False
     handed: int | None = None
+    counter: tuple[int | None, int | None] | None = None
     epochs: _Epochs = field(default_factory=_Epochs)
     bar: _Bar = field(default_factory=_Bar)
 
     @property
     def is_in_epoch(self) -> bool:
-        """True once a line has told that an epoch begins."""
-        return self.epochs.now is not None
+        """True once a line has told that an epoch or a step begins."""
+        return self.epochs.now is not None or self.counter is not None
 
     def begin_again(self) -> None:
         """Another format was recognised: what the one before counted says nothing of it."""
@@ -117,7 +119,9 @@ class Counting:
 
     def note(self, printed: Printed) -> None:
         """Keep what a line says that is no report by itself: the beginning of an epoch, a bar."""
-        if printed.columns:
+        if printed.part is Part.COUNTER:
+            self.counter = self._count_steps(printed, printed.step or 0)
+        elif printed.columns:
             self.columns = printed.columns
         elif printed.part is Part.EPOCH and printed.step is None:
             self.epochs.now, self.epochs.of, self.epochs.is_over = printed.epoch, printed.epochs, False
@@ -128,9 +132,13 @@ class Counting:
 
     def report(self, format: Format, printed: Printed) -> Report | None:
         """The report of a line of the format that was recognised; None for one that only helps to count."""
-        if printed.part is Part.EPOCH and printed.step is None:
+        if printed.part is Part.COUNTER or (printed.part is Part.EPOCH and printed.step is None):
             self.note(printed)
             return None
+        if printed.step is None and printed.epoch is None and printed.metrics and self.counter is not None:
+            return self.made(format.name, *self.counter, printed)
+        if printed.part is Part.INNER:
+            return self._of_epoch(format, printed)
         if printed.part is Part.ASIDE or self.is_aside:
             self.is_aside = printed.part is Part.ASIDE
             return None
@@ -174,6 +182,13 @@ class Counting:
         bad = tuple(key for key, value in printed.metrics.items() if value is None)
         return Report("progress", fields, bad, printed=name, again=again)
 
+    def _of_epoch(self, format: Format, printed: Printed) -> Report | None:
+        """A loss alone, of the epoch that a line before has named."""
+        now = self.epochs.now
+        if now is None or now != int(now) or self.has_steps:
+            return None
+        return self.made(format.name, int(now), self.epochs.of, printed)
+
     # Epochs.
 
     def _epoch(self, format: Format, printed: Printed) -> Report | None:
@@ -202,7 +217,7 @@ class Counting:
 
     def _count(self, format: Format, printed: Printed) -> tuple[int | None, int | None]:
         """(step, total) over all epochs."""
-        step, total, epochs = printed.step, printed.total, self.epochs
+        step, epochs = printed.step, self.epochs
         if step is not None and format.counts_anew and self.handed is not None:
             step += self.handed + 1
         if step is None:
@@ -212,6 +227,10 @@ class Counting:
             if epoch is None or epoch != int(epoch):
                 return None, None
             return int(epoch), printed.epochs or epochs.of
+        return self._count_steps(printed, step)
+
+    def _count_steps(self, printed: Printed, step: int) -> tuple[int | None, int | None]:
+        total, epochs = printed.total, self.epochs
         self.has_steps = True
         if not printed.per_epoch:
             return self._count_anew(printed, step, total)
@@ -243,7 +262,7 @@ class Counting:
         epochs, epoch = self.epochs, printed.epoch
         if epoch is None:
             return step, total
-        if epochs.now is not None and epoch > epochs.now and step < epochs.last:
+        if epochs.now is not None and epoch > epochs.now and step <= epochs.last:
             epochs.base += total or epochs.last
         is_first = epoch in (0, 1) and epochs.first in (None, epoch)
         epochs.first = int(epoch) if is_first else epochs.first

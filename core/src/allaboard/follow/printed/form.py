@@ -21,6 +21,8 @@ MOST_METRICS = 100
 
 _LETTERS = r"[\w./@%'()-]{0,80}+"
 _NAME = rf"(?<!\w)(?P<name>[A-Za-z_]{_LETTERS}(?: [A-Za-z(]{_LETTERS}){{0,5}}?)"
+_RATES = re.compile(r"^(?:[A-Za-z]{1,12}/s(?:ec|econd)?s? )+")
+"""Units of the number before a name."""
 _UNIT = r"(?P<unit>%|[A-Za-z][\w/]{0,20}%?)?"
 _END = r"(?![\w:]|\.\d)"
 COLON = re.compile(rf"{_NAME}\s{{0,8}}[:=]\s{{0,12}}(?P<value>{NUMBER}){_UNIT}{_END}")
@@ -33,16 +35,17 @@ QUOTED = re.compile(
 )
 """``'name': 1.5`` and ``'name': '1.5'``"""
 
-LOSS = re.compile(r"loss|nll|perplexity|\bppl\b|cross.?entropy|\bce\b|reward", re.IGNORECASE)
+LOSS = re.compile(r"loss|nll|perplexity|\bppl\b|cross.?entropy|\bce\b|\bcost\b|reward", re.IGNORECASE)
 """Names of what a training makes smaller, or larger."""
 
-LOSSES = ("loss", "nll", "ppl", "perplexity", "reward", "entropy")
+LOSSES = ("loss", "nll", "ppl", "perplexity", "reward", "entropy", "cost")
 """Small letters of which the name of a loss holds some."""
 
 
 class Part(Enum):
-    """Subject of a line: training, validation, the beginning of an epoch, a bar beside loss lines; or what
-    announces that the next line tells once more of an earlier step.
+    """Subject of a line: training, validation, the beginning of an epoch, a bar beside loss lines; a counter
+    alone, and a loss alone of which the counter tells when; or what announces that the next line tells once
+    more of an earlier step.
     """
 
     TRAINING = "training"
@@ -50,6 +53,8 @@ class Part(Enum):
     EPOCH = "epoch"
     BAR = "bar"
     ASIDE = "aside"
+    COUNTER = "counter"
+    INNER = "inner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,8 @@ def pairs(style: re.Pattern[str], text: str) -> Iterator[tuple[str, float | None
         name = match["name"]
         if name.count("(") > name.count(")"):  # the number stands in brackets: "step 10 (loss: 1.5)"
             name = name.rpartition("(")[2]
-        yield " ".join(name.split()), number_of(match["value"], match["unit"] or "")
+        name = _RATES.sub("", " ".join(name.split()))
+        yield name, number_of(match["value"], match["unit"] or "")
 
 
 def pattern(head: str, flags: int = 0) -> re.Pattern[str]:

@@ -11,21 +11,26 @@ import re
 
 LONGEST = 240
 """Characters of a prefix."""
-_COUNTER = r"(?:epochs?|steps?|iter(?:ation)?s?|batch|global[_ ]step|num_updates|updates?|round|episodes?)"
+_COUNTER = (
+    r"(?:epochs?|steps?|iter(?:ation)?s?|batch|global[_ ]step|num_updates|updates?|round|episodes?"
+    r"|(?:total[_ ])?timesteps|progress)"
+)
 _PART = re.compile(
     rf"""
     \s+
   | [\[(<](?!\s*(?i:{_COUNTER})\b\s*[:=\#]?\s*\d)(?!\s*\d+\s*[/,]\s+\d|\d+/\d+\]\s?\[\s*\d+/)
     [^\[\](){{}}<>]{{0,80}}[\])>]:?
-  | \d{{1,4}}[-/.:]\d[\d:.,/+-]*(?:T[\d:.,+-]+)?(?:Z|\b)
+  | \d{{1,4}}[-/.:]\d[\d:.,/+-]*(?:T[\d:.,+-]+)?(?:Z|[AP]M\b|\b)
   | \d+(?=\s+[\w./-]+\.(?:py|cc|cpp):\d)
   | (?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b
   | (?<=[a-z]\s)\d{{1,2}}(?=\s\d)
   | (?i:trace|debug|info|notice|warn(?:ing)?|error)\b
   | (?i:UTC|CET|GMT|AM|PM)\b
   | [IWEF]\d{{4}}\b
+  | [┌│└] | \[\s(?=[A-Z][a-z]{{2,8}}:\s)
   | [\w.-]+/\d+(?=\s)
-  | (?!(?i:{_COUNTER}|loss)\b)[A-Za-z_][\w.]{{0,80}}:\d{{1,6}}(?=\s)
+  | (?!(?i:{_COUNTER}|loss)\b)[A-Za-z_][\w.-]{{0,80}}:\d{{1,6}}(?=\s)
+  | [\w-]{{1,60}}\.(?=\s{{1,3}}(?i:{_COUNTER})\s?[:=]?\s?\d)
   | [\w./-]+\.(?:py|cc|cpp)(?::\d+)?(?::\w+)?\]?
   | (?!(?i:{_COUNTER}|loss)\b)(?!\w*(?:Error|Exception|Warning)\b)
     (?![\w.-]{{1,60}}:\s{{1,3}}\d+\.\d+(?:[\s,|;]|$))

@@ -32,9 +32,9 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 _GLUED = re.compile(r"[^|]{0,200}%\|[^|]{0,400}\|[^\[]{0,80}\[[^\]]{0,400}\](?=[A-Za-z{\[])")
 _ROOTS = (
     "loss", "epoch", "step", "iter", "%|", "it/s", "s/it", "━", "]\t", "\tlearn: ", "\ttest: ", "acc@1",
-    "prec@1", "nll", "ppl", "perplexity", "reward", "entropy", "num_updates", "v_num", "gpu_mem", "  all ",
-    "[train]", "[eval]", "train: ", "test: ", "test (", "logging_writer.py", "[lightgbm]", "'s ", " : up. ",
-    "validation accuracy",
+    "prec@1", "nll", "ppl", "perplexity", "reward", "entropy", "cost", "num_updates", "v_num", "gpu_mem",
+    "  all ", "[train]", "[eval]", "train: ", "test: ", "test (", "logging_writer.py", "[lightgbm]", "'s ",
+    " : up. ", "validation accuracy",
 )  # fmt: skip
 """Small letters of which each needle of a format holds some: what a line is asked for at first."""
 _NEEDLES = tuple(root.encode() for root in _ROOTS)

@@ -43,7 +43,8 @@ _OTHERS = re.compile(
     re.IGNORECASE,
 )
 _EPOCH = re.compile(
-    r"\bep(?:och)?\s*[:#=\[(]?\s*(?P<epoch>\d{1,9})(?:\s*(?:/|of)\s*(?P<epochs>\d{1,9}))?", re.IGNORECASE
+    r"\bep(?:och)?\s*[:#=]?\s*[\[(]?\s*(?P<epoch>\d{1,9})(?:\s*(?:/|of)\s*(?P<epochs>\d{1,9}))?",
+    re.IGNORECASE,
 )
 _BYTES = re.compile(r"(?:[kKMGT]?i?[bB](?:ytes)?)/s$|^s/[kKMGT]?i?B$")
 _IN_DESCRIPTION = re.compile(rf"[A-Za-z_.@]+\s*[:=]?\s*{NUMBER}")
@@ -138,9 +139,12 @@ def _bar(text: str) -> Printed | None:
     if bar is None:
         return None
     metrics = dict(_metrics(bar))
-    metrics = _described(bar.description) | metrics
+    described = _described(bar.description)
+    metrics = described | metrics
     losses = any(LOSS.search(name) for name in metrics)
-    if not _named(bar) and (not losses or _OTHERS.search(bar.description)):
+    # Beside the loss of a validation stands that of the training.
+    trains = any(LOSS.search(name) and not _OTHERS.search(name) for name in described)
+    if not _named(bar) and (not losses or (_OTHERS.search(bar.description) and not trains)):
         return None
     epoch = _EPOCH.search(bar.description)
     printed = Printed(
@@ -153,6 +157,8 @@ def _bar(text: str) -> Printed | None:
     )
     if epoch is not None:
         epochs = int(epoch["epochs"]) if epoch["epochs"] else None
+        if (int(epoch["epoch"]), epochs) == (bar.step, bar.total):
+            return replace(printed, part=Part.EPOCH, per_epoch=False)
         return replace(printed, epoch=float(epoch["epoch"]), epochs=epochs)
     names = {word.lower() for word in _WORDS.findall(bar.description)}
     if names & {"epoch", "epochs"} and not names & {"step", "steps", "batch", "batches", "iter", "iteration"}:

@@ -40,7 +40,13 @@ def _json(text: str) -> Printed | None:
         return None
     if not isinstance(body, Mapping):
         return None
-    return _object(body)
+    printed = _object(body)
+    if printed is None or any(
+        value is not None for name, value in printed.metrics.items() if LOSS.search(name)
+    ):
+        return printed
+    # A loss that is not finite is one; null is none.
+    return printed if "NaN" in text or "Infinity" in text else None
 
 
 def _object(body: Mapping[str, Any]) -> Printed | None:
