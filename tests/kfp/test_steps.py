@@ -49,7 +49,7 @@ def test_a_training_gives_its_run_its_checkpoints_and_their_best(here: Here, art
     assert json.loads(Path(outputs["model"].path).read_text())["uri"] == made.checkpoint
     assert outputs["model"].metadata == {
         "uri": made.checkpoint, "framework": "pytorch", "run": made.run, "step": 10, "world_size": 1,
-        "bytes": 2, "metrics.val_loss": 0.1,
+        "bytes": 2, "metrics.val_loss": 0.1, "flags": "none",
     }  # fmt: skip
     assert outputs["metrics"].metadata == {"val_loss": 0.1, "accuracy": 0.99}
     assert here.the_run().handed_over
@@ -423,6 +423,28 @@ def test_the_best_checkpoint_is_collected_evaluated_and_promoted(here: Here, art
         "promoted": 1, "champion": 1, "accuracy": 0.98, "step": 10, "nested.loss": 0.1,
     }  # fmt: skip
     assert "no champion to beat" in Path(page.path).read_text()
+
+
+def test_the_flags_of_a_training_follow_its_artifact(here: Here, artifacts: Of, job: Any) -> None:
+    """Where none stand beside its checkpoints, as on a volume of a cluster."""
+    made, _, outputs = trained(artifacts, job)
+    (Path(made.checkpoints) / "flags.json").unlink()
+    told = outputs["model"]
+    told.metadata["flags"] = "nan_loss slow_rank"
+    model = artifacts("collect")[dsl.Model]
+    kept = collect_checkpoint.python_func(source="", source_artifact=told, into="store://models", model=model)
+    flags = json.loads((Path(kept).parent / "flags.json").read_text())
+    assert (flags["run"], [*flags["flags"]]) == (made.run, ["nan_loss", "slow_rank"])
+    for task, more in (
+        ("of the copy", {"checkpoint": kept}),
+        ("of the training", {"checkpoint_artifact": told}),
+    ):
+        place = artifacts(task)
+        ended = promote.python_func(
+            **{"checkpoint": "", "results": {}, **more}, into="store://champions", metric="val_loss",
+            verdict=place[dsl.Metrics], report=place[dsl.HTML],
+        )  # fmt: skip
+        assert not ended.promoted, task
 
 
 def judged(

@@ -13,7 +13,8 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from allaboard.checkpoints import Manifest, Part, save
+from allaboard.checkpoints import Manifest, Part, RunFlags, save
+from allaboard.checkpoints.flags import FLAGS
 from allaboard.shards import load_index, verify
 from allaboard.storage import open_store
 from allaboard_provider.operators import (
@@ -131,6 +132,31 @@ def test_the_best_checkpoint_of_a_run_is_collected_from_its_result(store: Path, 
         into="store://models",
     )
     assert found["step"] == 2
+
+
+@pytest.mark.parametrize("where", ["in the result", "in the file"])
+def test_the_flags_of_a_run_follow_its_checkpoint_from_a_volume(
+    store: Path, tmp_path: Path, where: str
+) -> None:
+    """A run on a cluster leaves none there; where a file is, it goes first."""
+    run = tmp_path / "checkpoints" / "digits-1"
+    latest = saved(run, 2, accuracy=0.9)
+    if where == "in the file":
+        (run / FLAGS).write_bytes(RunFlags("digits-1", "succeeded", {}).encode())
+    result = {
+        "run": "digits-1", "state": "succeeded", "attempt": 1, "flags": ["success_doubtful"],
+        "diagnoses": [{"code": "success_doubtful", "summary": "it stopped at step 2 of 100"}],
+        "checkpoints": {"latest": latest, "best": None},
+    }  # fmt: skip
+    copy = done(CollectCheckpointOperator, source=result, into="store://models")
+    assert copy["flags"] == ([] if where == "in the file" else ["success_doubtful"])
+    (store / "models" / "digits-1" / FLAGS).unlink()  # as a copy of an older release is
+    for candidate in (copy, copy["uri"]):
+        decision = done(PromoteOperator, checkpoint=candidate, store="store://champions", metric="accuracy")
+        known = candidate is copy and where == "in the result"
+        assert decision["promoted"] == (not known)
+        assert ("success_doubtful" in str(decision["verdict"])) == known
+        assert bool(decision["notes"]) == (candidate is not copy)
 
 
 def test_a_run_without_checkpoints_is_said_to_have_none() -> None:

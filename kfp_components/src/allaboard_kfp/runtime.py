@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from allaboard.backends.base import Backend
-from allaboard.checkpoints import Checkpoint, checkpoint_at, collect, locate
+from allaboard.checkpoints import Checkpoint, RunFlags, checkpoint_at, collect, handed_flags, locate
 from allaboard.errors import AllaboardError, BadInput, Corrupt
 from allaboard.follow.loop import Outcome
 from allaboard.job.loader import job_folder
@@ -164,7 +164,7 @@ def run_train(
         framework = training.get("framework", "pytorch")
         refer(
             model, "checkpoint" if best else "no checkpoint was saved", best,
-            {"framework": framework, "run": outcome.run, **metadata},
+            {"framework": framework, "run": outcome.run, **metadata, **_flags_word(outcome, best)},
         )  # fmt: skip
         value = _value(output, numbers_of(outcome), metadata.get("metrics", {}))
         runs.hand_over(handle)
@@ -190,6 +190,7 @@ def run_collect_checkpoint(
         copy = collect(
             place.uri(named), place.uri(into), which,
             metric=metric or None, mode=mode, progress=Meter("bytes").show_bytes,
+            handed=_handed_flags(source_artifact),
         )  # fmt: skip
         for note in copy.notes:
             say(note)
@@ -283,7 +284,7 @@ def run_promote(
         decision = promote(
             registry, uri, measured, Gate.parse(metric or None, mode, better_by, thresholds),
             now=time.time(), reason=reason, single_writer=single_writer,
-            despite_flags=despite_flags,
+            despite_flags=despite_flags, handed=_handed_flags(checkpoint_artifact),
         )  # fmt: skip
         for check in decision.verdict.checks:
             say(f"{'✓' if check.passed else '✗'} {check.reason}")
@@ -410,6 +411,21 @@ def _manifest_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
         "bytes": manifest.size,
         "metrics": dict(manifest.metrics),
     }
+
+
+def _flags_word(outcome: Outcome, checkpoint: str) -> dict[str, str]:
+    """The flags of a run in the metadata of its checkpoint, where lists are no values."""
+    return {"flags": " ".join(outcome.summary["flags"]) or "none"} if checkpoint else {}
+
+
+def _handed_flags(artifact: Artifact | None) -> RunFlags | None:
+    """The flags that the training wrote into its artifact; None: it is another step's."""
+    words = artifact.metadata.get("flags") if artifact is not None else None
+    if artifact is None or not isinstance(words, str):
+        return None
+    return handed_flags(
+        {"run": artifact.metadata.get("run"), "flags": [w for w in words.split() if w != "none"]}
+    )
 
 
 def _for_kubeflow(results: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ collect("s3://bucket/digits/digits-1f0c9a77", "models/", "best", metric="val_los
 from __future__ import annotations
 
 from allaboard.checkpoints.collecting import Collected, collect
-from allaboard.checkpoints.flags import RunFlags, read_flags
+from allaboard.checkpoints.flags import RunFlags, handed_flags, read_flags
 from allaboard.checkpoints.listing import (
     Torn,
     best,
@@ -40,6 +40,7 @@ __all__ = [
     "collect",
     "find",
     "folder_name",
+    "handed_flags",
     "latest",
     "list_checkpoints",
     "locate",

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from allaboard.checkpoints.flags import FLAGS, decode_flags, flags_file
+from allaboard.checkpoints.flags import FLAGS, RunFlags, decode_flags, flags_file
 from allaboard.checkpoints.holds import hold_checkpoint
 from allaboard.checkpoints.listing import (
     Torn,
@@ -110,12 +110,14 @@ def collect(
     mode: str = "min",
     progress: Progress | None = None,
     clock: Callable[[], float] = time.time,
+    handed: RunFlags | None = None,
 ) -> Collected:
     """Copy one checkpoint of the run's folder ``source`` (or of exactly that step's folder, or the files
     of an adopted one) below ``into``.
 
     ``which`` is ``latest``, ``best`` (by ``metric``, smaller or larger by ``mode``; ``best:val_loss:min``
-    says it in one word) or a step. Safe to repeat. Raises StorageMissing when nothing complete is there,
+    says it in one word) or a step. ``handed``: the flags of the run, for a folder that has none beside the
+    checkpoints. Safe to repeat. Raises StorageMissing when nothing complete is there,
     `Corrupt` when all of it is damaged, BadInput, StorageError.
     """
     folder, step = find(os.fspath(source))
@@ -123,7 +125,7 @@ def collect(
     notes: list[str] = []
     for checkpoint in _candidates(store, which if step is None else step, metric, mode, notes):
         try:
-            return _copy(store, checkpoint, target, notes, progress, clock)
+            return _copy(store, checkpoint, target, notes, progress, clock, handed)
         except (Corrupt, StorageMissing) as error:
             if isinstance(error, StorageMissing) and store.stat(f"{folder_name(checkpoint.step)}/{MANIFEST}"):
                 raise  # the checkpoint is there, so it is the other end that is missing
@@ -196,6 +198,7 @@ def _copy(
     notes: Sequence[str],
     progress: Progress | None,
     clock: Callable[[], float],
+    handed: RunFlags | None,
 ) -> Collected:
     folder = folder_name(checkpoint.step)
     with hold_checkpoint(
@@ -211,6 +214,8 @@ def _copy(
         copied = copy_parts(source, target, manifest, keep, progress)
         flags = flags_file(store)
         known = decode_flags(flags) if flags is not None else None
+        if known is None and handed is not None:
+            known, flags = handed, handed.encode()
         if flags is not None and known is not None:
             target.write(FLAGS, flags)
         target.write(f"{folder}/{MANIFEST}", raw)

@@ -7,7 +7,8 @@ forgotten.
      "flags": {"success_doubtful": "master-0 exited with 0 after a signal at step 40 of 100"},
      "written": "2026-11-21T12:00:00.250Z"}
 
-A file that cannot be read, or is of another shape, says nothing of its run.
+A file that cannot be read, or is of another shape, says nothing of its run. Then what an earlier step of an
+orchestrator hands on counts (`handed_flags`); the file always goes first.
 """
 
 from __future__ import annotations
@@ -78,10 +79,33 @@ class RunFlags:
         return (json.dumps(body, indent=1) + "\n").encode()
 
 
-def read_flags(store: Store) -> RunFlags | None:
-    """The flags in a run's folder of checkpoints; None: there are none, or they cannot be read."""
+def read_flags(store: Store, handed: RunFlags | None = None) -> RunFlags | None:
+    """The flags in a run's folder of checkpoints, else those that were ``handed`` on; None: nothing is known
+    of the run's end.
+    """
     raw = flags_file(store)
-    return None if raw is None else decode_flags(raw)
+    known = None if raw is None else decode_flags(raw)
+    return handed if known is None else known
+
+
+def handed_flags(result: object) -> RunFlags | None:
+    """The flags in what an earlier step hands on: a run's status object (`allaboard status --json`), or what
+    `collect` says. For a folder without the file, as a run on a cluster leaves one on a volume. None: it says
+    nothing of a run's end.
+    """
+    if not isinstance(result, Mapping) or not isinstance(result.get("flags"), (list, tuple)):
+        return None
+    told = result.get("diagnoses")
+    diagnoses = told if isinstance(told, (list, tuple)) else ()
+    sentences = {
+        diagnosis.get("code"): diagnosis.get("summary")
+        for diagnosis in diagnoses
+        if isinstance(diagnosis, Mapping) and isinstance(diagnosis.get("code"), str)
+    }
+    flags = {code: sentences.get(code, "") for code in result["flags"] if isinstance(code, str)}
+    names = ("run", "state", "attempt")
+    body = {**{name: result.get(name) for name in names}, "written": result.get("finished"), "flags": flags}
+    return decode_flags(json.dumps(body, default=str).encode())
 
 
 def flags_file(store: Store) -> bytes | None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allaboard.checkpoints import checkpoint_at
-from allaboard.checkpoints.flags import FLAGS, read_flags
+from allaboard.checkpoints.flags import FLAGS, RunFlags, read_flags
 from allaboard.checkpoints.metrics import plain
 from allaboard.errors import BadInput, OwnershipConflict, StorageConflict, StorageMissing, StorageUnsupported
 from allaboard.job.training_job import TrainingJob
@@ -167,15 +167,16 @@ def promote(
     reason: str = "",
     single_writer: bool = False,
     despite_flags: bool = False,
+    handed: RunFlags | None = None,
 ) -> Decision:
     """Make a checkpoint the champion if it passes the gate. ``metrics``: those of its evaluation; None takes
     its manifest's.
 
     ``checkpoint`` is the uri of one complete checkpoint. ``single_writer`` asserts that nothing else promotes
     into this store; it is required for servers without conditional writes. A checkpoint whose run ended with
-    flags is refused, unless ``despite_flags`` is true; where nothing is known of the end of its run, a note
-    says so. Raises BadInput when no complete
-    checkpoint is at the uri, StorageUnsupported for such a server, StorageError. Nothing is promoted then.
+    flags is refused, unless ``despite_flags`` is true; ``handed``: its flags where none are beside it. Where
+    nothing is known of the end of its run, a note says so. Raises BadInput when no complete checkpoint is at
+    the uri, StorageUnsupported for such a server, StorageError. Nothing is promoted then.
     """
     folder, item = checkpoint_at(checkpoint)
     clean, nonfinite = plain(item.metrics if metrics is None else metrics)
@@ -192,7 +193,7 @@ def promote(
         at=rfc3339(now),
         reason=reason,
     )
-    known = read_flags(folder)
+    known = read_flags(folder, handed)
     checks = () if known is None else flag_checks(known.serious, despite=despite_flags)
     note = f"nothing is known of how its run ended: no {FLAGS} is beside {item.uri}"
     decision = _create_next(store, draft, gate or Gate(), single_writer, checks)

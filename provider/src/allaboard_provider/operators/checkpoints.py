@@ -48,14 +48,15 @@ class CollectCheckpointOperator(StoreOperator):
         self.metric, self.mode = metric, mode
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from allaboard.checkpoints import collect
+        from allaboard.checkpoints import collect, handed_flags
 
         with airflow_errors():
             source = self._source()
             into = self.uri(self.into, "into")
             copy = collect(
-                source, into, self.which, metric=self.metric, mode=self.mode, progress=self.stop_if_killed
-            )
+                source, into, self.which, metric=self.metric, mode=self.mode, progress=self.stop_if_killed,
+                handed=handed_flags(result_in(self.source, "source")),
+            )  # fmt: skip
         for note in copy.notes:
             self.log.warning("%s", note)
         metrics = ", ".join(f"{name} {value}" for name, value in copy.checkpoint.manifest.metrics.items())

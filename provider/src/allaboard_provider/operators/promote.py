@@ -82,6 +82,7 @@ class PromoteOperator(StoreOperator):
         self.single_writer, self.despite_flags = single_writer, despite_flags
 
     def execute(self, context: Context) -> dict[str, Any]:
+        from allaboard.checkpoints import handed_flags
         from allaboard.promotion.champion import promote
         from allaboard.promotion.gate import Gate
         from allaboard.storage import open_store
@@ -101,6 +102,7 @@ class PromoteOperator(StoreOperator):
                 reason=self.reason,
                 single_writer=self.single_writer,
                 despite_flags=self.despite_flags,
+                handed=handed_flags(checkpoint),
             )
         for problem in (*decision.notes, *decision.problems):
             self.log.warning("%s", problem)
