@@ -420,11 +420,11 @@ def _flags_word(outcome: Outcome, checkpoint: str) -> dict[str, str]:
 
 def _handed_flags(artifact: Artifact | None) -> RunFlags | None:
     """The flags that the training wrote into its artifact; None: it is another step's."""
-    words = artifact.metadata.get("flags") if artifact is not None else None
-    if artifact is None or not isinstance(words, str):
+    flags = artifact.metadata.get("flags") if artifact is not None else None
+    if artifact is None or not isinstance(flags, str):
         return None
     return handed_flags(
-        {"run": artifact.metadata.get("run"), "flags": [w for w in words.split() if w != "none"]}
+        {"run": artifact.metadata.get("run"), "flags": [flag for flag in flags.split() if flag != "none"]}
     )
 
 

@@ -95,8 +95,8 @@ def handed_flags(result: object) -> RunFlags | None:
     """
     if not isinstance(result, Mapping) or not isinstance(result.get("flags"), (list, tuple)):
         return None
-    told = result.get("diagnoses")
-    diagnoses = told if isinstance(told, (list, tuple)) else ()
+    value = result.get("diagnoses")
+    diagnoses = value if isinstance(value, (list, tuple)) else ()
     sentences = {
         diagnosis.get("code"): diagnosis.get("summary")
         for diagnosis in diagnoses

@@ -83,10 +83,11 @@ def template_problems(layout: Layout, templates: Mapping[str, Mapping[str, Any]]
 
 
 def with_helper(
-    template: dict[str, Any], trains: str, source: Mapping[str, Any], told: Mapping[str, str]
+    template: dict[str, Any], trains: str, source: Mapping[str, Any], environment: Mapping[str, str]
 ) -> dict[str, Any]:
     """The template with the helper around the command of the container that trains, whoever gave it; the
-    template itself where there is none. ``source``: the volume; ``told``: `variables`.
+    template itself where there is none. ``source``: the volume; ``environment``: as `variables`
+    has it.
     """
     spec, main = template["spec"], _main(template, trains)
     mounts, volumes = main.get("volumeMounts") or [], spec.get("volumes") or []
@@ -99,9 +100,9 @@ def with_helper(
     mount = {"name": helper.VOLUME, "mountPath": helper.FOLDER, "readOnly": True}
     command = main["command"]
     changed = {**main, "command": [*helper.start_words(command), *command], "volumeMounts": [*mounts, mount]}
-    told = {**told, **({helper.ENDPOINT: "off"} if spec.get("hostNetwork") else {})}
-    if told:
-        added = [{"name": name, "value": value} for name, value in told.items()]
+    variables = {**environment, **({helper.ENDPOINT: "off"} if spec.get("hostNetwork") else {})}
+    if variables:
+        added = [{"name": name, "value": value} for name, value in variables.items()]
         changed["env"] = [*(main.get("env") or ()), *added]
     containers = [changed if container is main else container for container in spec["containers"]]
     return {**template, "spec": {**spec, "containers": containers, "volumes": [*volumes, dict(source)]}}

@@ -1,4 +1,4 @@
-"""What the helper does for a job whose checkpoints another library writes (``checkpoints.format: auto``).
+"""Work of the helper for a job whose checkpoints another library writes (``checkpoints.format: auto``).
 
 At each start of a container `begin` fills in ``{checkpoint}``. Around the command of rank 0 `keep` stays: it
 passes on each signal, looks now and then at the folders in which the run saves, has what is whole adopted
@@ -190,8 +190,8 @@ def _start_adopting(here: str, environment: dict[bytes, bytes], mask: Any) -> in
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(null, 2)
-        words = _words(here, "adopt")
-        os.execve(words[0], words, environment)
+        command = _words(here, "adopt")
+        os.execve(command[0], command, environment)
     finally:
         os._exit(127)
 

@@ -24,6 +24,8 @@ from allaboard.backends.kubernetes.discovery.components import (
     LOCALQUEUES,
 )
 from allaboard.backends.kubernetes.discovery.rbac import Access
+from allaboard.backends.kubernetes.stacks import by_file
+from allaboard.backends.kubernetes.state.records import read_record
 from allaboard.backends.kubernetes.watch import informer
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.pytorchjob import PyTorchJob
@@ -236,7 +238,11 @@ def test_a_submitter_may_do_what_is_done_and_nothing_else(tmp_path: Path) -> Non
         a_gang_of_gangs(cluster, tmp_path)
     cluster.refusals.clear()
     backend = cluster.backend()
-    backend.observe(backend.launch(in_a_queue(tmp_path), ME).run, evidence=True)
+    queued = backend.launch(in_a_queue(tmp_path), ME).run
+    backend.observe(queued, evidence=True)
+    stored = read_record(cluster.client(), queued)
+    assert stored is not None
+    by_file.ask(cluster.client(), stored, 0.0)
     done = asked(cluster)
     a_local_queue(cluster)
     backend.queues()

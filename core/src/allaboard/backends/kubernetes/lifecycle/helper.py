@@ -33,6 +33,7 @@ _ARCHIVED = (
     "text/filenames", "text/printable", "text/redaction", "text/reportline", "text/units", "text/untrusted",
 )  # fmt: skip
 """Modules in the archive. They need what Python 3.8 has, or what `inside/helper/old_python.py` brings."""
+_NOT_IN_PODS = frozenset({"mirroring.py"})
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
@@ -76,7 +77,7 @@ def _modules(package: Traversable, place: str) -> Iterator[str]:
         yield f"{place}.py"
         return
     for item in package.joinpath(folder).iterdir():
-        if item.name.endswith(".py") and not item.name.startswith("__"):
+        if item.name.endswith(".py") and not item.name.startswith("__") and item.name not in _NOT_IN_PODS:
             yield f"{folder}/{item.name}"
 
 

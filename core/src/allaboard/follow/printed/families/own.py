@@ -126,7 +126,7 @@ class _Content:
     batches: bool = False
     episodes: bool = False
     samples: bool = False
-    words: bool = False
+    has_text: bool = False
 
     def count(self, match: re.Match[str]) -> None:
         """A counter by its name."""
@@ -134,7 +134,7 @@ class _Content:
         if self.step is not None and "timestep" in name.lower():
             self.metrics[name] = number_of(match["n"])
             return
-        self.words = True
+        self.has_text = True
         of, is_batch = whole_of(match["of"]), _BATCHES.search(match["counter"]) is not None
         if _EPOCHS.search(match["counter"]):
             self.epoch, self.epochs = float(match["n"].replace(",", "")), of
@@ -171,7 +171,7 @@ class _Content:
         self.is_validation, self.is_marked = self.is_validation or match["val"] is not None, True
 
     def percentage(self, match: re.Match[str]) -> None:
-        """How much is done, where nothing else counts."""
+        """The share that is done, where nothing else counts."""
         if self.step is None and int(match["percent"]) <= 100:
             self.step, self.total = int(match["percent"]), 100
 
@@ -193,7 +193,7 @@ class _Content:
             return Printed(Part.EPOCH, epoch=self.epoch, epochs=self.epochs, sure=False)
         in_epoch = self.batches or (self.epochs is not None and self.total is not None)
         per_epoch = self.step is not None and (self.samples or (self.epoch is not None and in_epoch))
-        if not losses and self.step is not None and self.words and not self.episodes:
+        if not losses and self.step is not None and self.has_text and not self.episodes:
             return Printed(
                 Part.COUNTER, self.step, self.total, self.epoch, self.epochs, per_epoch=per_epoch, sure=False
             )
