@@ -131,6 +131,10 @@ class ProcessKubelet:
     ) -> None:
         self.stop()
 
+    def folder_of(self, volume: str) -> Path:
+        """The folder that holds a persistent volume."""
+        return self._folder / "claims" / volume
+
     # --- nodes ----------------------------------------------------------------------------------------------
 
     def add_node(self, node: NodeSpec) -> None:

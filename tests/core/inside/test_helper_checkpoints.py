@@ -353,6 +353,16 @@ def test_a_place_that_cannot_be_used(helper: Path) -> None:
     assert (code, out) == (0, "1\n"), errors
 
 
+def test_an_archive_that_cannot_be_read(helper: Path) -> None:
+    """As by a Python without zlib."""
+    (helper / ARCHIVE).chmod(0o644)
+    (helper / ARCHIVE).write_bytes(b"PK")
+    code, out, errors = run(helper, ["echo", "{checkpoint}"], environment(**variables(helper.parent)))
+    assert (code, out) == (1, "") and "cannot be filled in: the checkpoints cannot be judged: " in errors
+    more = variables(helper.parent, ALLABOARD_HELP_CHECKPOINTS="adopt")
+    assert run(helper, ["echo", "1"], environment(**more))[:2] == (0, "1\n")
+
+
 # What is in the archive.
 
 

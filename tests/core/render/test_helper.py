@@ -220,6 +220,24 @@ def test_who_keeps_checkpoints_is_told_and_has_what_judges_them(
         assert len(json.dumps(helper)) < 256 * 1024, "a quarter of a ConfigMap"
 
 
+@pytest.mark.parametrize("engine", ["mpijob", "jobset", "trainjob"])
+def test_a_launcher_fills_in_the_words_of_its_ranks(engine: str) -> None:
+    """Workers run sshd; a variable reaches the ranks by `mpirun -x`."""
+    command = ["mpirun", "-x", "RESUME", "python", "t.py", "{checkpoint}"]
+    resumes = {"command": command, "environment": {"RESUME": "{checkpoint}"}}
+    made = attempt(
+        engine=engine, framework="mpi", workers=None, groups={"launcher": 1, "worker": 2}, **resumes
+    )
+    named = [v["value"] for env in within([*made.manifests], "env") for v in env if v["name"] == CHECKPOINTS]
+    assert named == ["fill"]
+
+
+def test_who_has_no_helper_is_told_that_nobody_adopts() -> None:
+    assert "checkpoints adopt" in attempt(command=None, args=["a"]).unhelped[0]
+    plain = attempt(command=None, args=["a"], checkpoints={"uri": "/out/x"})
+    assert "checkpoints adopt" not in plain.unhelped[0]
+
+
 @pytest.mark.parametrize(
     ("fields", "path", "words"),
     [

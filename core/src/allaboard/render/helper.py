@@ -23,6 +23,7 @@ _LOST = (
     "stacks of a hang are told by images with allaboard alone, and nothing answers Kubeflow's progress "
     "protocol"
 )
+_NOT_ADOPTED = "checkpoints of other libraries are adopted by `allaboard checkpoints adopt` alone"
 _BY_SSHD = (
     "sshd starts the ranks, without the variables of the launcher; nothing answers Kubeflow's progress "
     "protocol there, and stacks of a hang are told by images with allaboard, where mpirun says "
@@ -43,13 +44,12 @@ _OF_NODE = (
 )
 
 
-def volume(name: str, files: Mapping[str, str], *, optional: bool) -> dict[str, Any]:
-    """The volume. ``name``: of the ConfigMap; ``files``: its key -> path; ``optional``: a pod starts without
-    it, too.
+def volume(name: str, files: Mapping[str, str]) -> dict[str, Any]:
+    """The volume. ``name``: of the ConfigMap; ``files``: its key -> path. A pod starts without it, too: who
+    sends a job to another cluster sends the job object alone.
     """
     items = [{"key": key, "path": path} for key, path in files.items()]
-    source = {"name": name, "items": items, **({"optional": True} if optional else {})}
-    return {"name": helper.VOLUME, "configMap": source}
+    return {"name": helper.VOLUME, "configMap": {"name": name, "items": items, "optional": True}}
 
 
 def keeps_checkpoints(layout: Layout) -> bool:
@@ -78,16 +78,21 @@ def template_problems(layout: Layout, templates: Mapping[str, Mapping[str, Any]]
         yield Problem("checkpoints.uri", f"{show(saving.uri)} {_NO_FOLDER}")
     elif layout.elastic is not None:
         yield Problem("command", _ELASTIC)
-    elif any(not is_helped(templates[g.role]) or g.environment.get(SWITCH) == "off" for g in filled):
+    elif any(not _can_fill(layout, group, templates[group.role]) for group in filled):
         yield Problem("command", _NO_HELPER)
 
 
+def _can_fill(layout: Layout, group: Group, template: Mapping[str, Any]) -> bool:
+    if layout.framework == "mpi" and not group.command:
+        return True  # mpirun on the launcher starts the ranks, by words that are filled in there
+    return is_helped(template) and group.environment.get(SWITCH) != "off"
+
+
 def with_helper(
-    template: dict[str, Any], trains: str, source: Mapping[str, Any], environment: Mapping[str, str]
+    template: dict[str, Any], trains: str, source: Mapping[str, Any], settings: Mapping[str, str]
 ) -> dict[str, Any]:
     """The template with the helper around the command of the container that trains, whoever gave it; the
-    template itself where there is none. ``source``: the volume; ``environment``: as `variables`
-    has it.
+    template itself where there is none. ``source``: the volume; ``settings``: `variables`.
     """
     spec, main = template["spec"], _main(template, trains)
     mounts, volumes = main.get("volumeMounts") or [], spec.get("volumes") or []
@@ -100,9 +105,9 @@ def with_helper(
     mount = {"name": helper.VOLUME, "mountPath": helper.FOLDER, "readOnly": True}
     command = main["command"]
     changed = {**main, "command": [*helper.start_words(command), *command], "volumeMounts": [*mounts, mount]}
-    variables = {**environment, **({helper.ENDPOINT: "off"} if spec.get("hostNetwork") else {})}
-    if variables:
-        added = [{"name": name, "value": value} for name, value in variables.items()]
+    settings = {**settings, **({helper.ENDPOINT: "off"} if spec.get("hostNetwork") else {})}
+    if settings:
+        added = [{"name": name, "value": value} for name, value in settings.items()]
         changed["env"] = [*(main.get("env") or ()), *added]
     containers = [changed if container is main else container for container in spec["containers"]]
     return {**template, "spec": {**spec, "containers": containers, "volumes": [*volumes, dict(source)]}}
@@ -144,7 +149,8 @@ def _gap(layout: Layout, role: str, template: Mapping[str, Any], trains: str) ->
     if layout.framework == "mpi" and role == "worker" and not main.get("command"):
         return _BY_SSHD
     if not is_helped(template):
-        return f"{why_not(main) or 'something else is mounted in its place'}; {_LOST}"
+        adopted = f"; {_NOT_ADOPTED}" if keeps_checkpoints(layout) else ""
+        return f"{why_not(main) or 'something else is mounted in its place'}; {_LOST}{adopted}"
     return _OF_NODE if template["spec"].get("hostNetwork") else None
 
 

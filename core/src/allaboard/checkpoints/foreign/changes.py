@@ -1,5 +1,5 @@
-"""A look at where a run saves, by names and times alone: it costs next to nothing, in a process that imports
-next to nothing.
+"""Changes in the places where a run saves, seen by names and times alone: a look that costs next to nothing,
+by a process that imports next to nothing.
 """
 
 from __future__ import annotations

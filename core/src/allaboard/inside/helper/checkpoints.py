@@ -1,4 +1,4 @@
-"""Work of the helper on checkpoints of other libraries, each as a process of its own that ends at once.
+"""Judges checkpoints of other libraries in a pod: each command is a process of its own that ends at once.
 
     python -E -s -S checkpoints.zip start    words and variables (JSON) on stdin -> filled in, on stdout
     python -E -s -S checkpoints.zip adopt    manifests beside what is whole; a report line for each

@@ -1,4 +1,4 @@
-"""Work of the helper for a job whose checkpoints another library writes (``checkpoints.format: auto``).
+"""The part of the helper for a job whose checkpoints another library writes (``checkpoints.format: auto``).
 
 At each start of a container `begin` fills in ``{checkpoint}``. Around the command of rank 0 `keep` stays: it
 passes on each signal, looks now and then at the folders in which the run saves, has what is whole adopted
@@ -31,6 +31,7 @@ MARGIN = 2.0
 """Seconds of the grace period that are left unused."""
 BEGINNING = 300.0
 """Seconds that the choice of a checkpoint may take."""
+_FAILED = "the checkpoints cannot be judged"
 _FAULTS = ("SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGABRT", "SIGSYS")
 """Signals that are never passed on: the kernel's to this process."""
 
@@ -51,15 +52,19 @@ def begin(
     }
     try:
         done = subprocess.run(
-            _words(here, "start"),
+            _arguments(here, "start"),
             input=json.dumps(given).encode(),
             capture_output=True,
             timeout=BEGINNING,
             env=environment,
         )
+        if not done.stdout:
+            raise Unfilled(
+                f"{_FAILED}: {done.stderr.decode('utf-8', 'replace').strip().rpartition(chr(10))[2]}"
+            )
         answer = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise Unfilled(f"the checkpoints cannot be looked at: {error}") from None
+        raise Unfilled(f"{_FAILED}: {error}") from None
     if "error" in answer:
         raise Unfilled(answer["error"])
     for line in answer["lines"]:
@@ -130,7 +135,9 @@ class Keeper:
                 due = now + EVERY
                 if (seen := self._look()) != self._seen:
                     self._start(seen)
-            until = due if self.status is None else self._deadline or now
+            until = now + EVERY if self._adopter else due
+            if self.status is not None:
+                until = self._deadline or now
             heard = _signal.sigtimedwait(_signal.valid_signals(), max(0.05, until - time.monotonic()))
             if heard is not None:
                 self._hear(heard)
@@ -190,13 +197,13 @@ def _start_adopting(here: str, environment: dict[bytes, bytes], mask: Any) -> in
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(null, 2)
-        command = _words(here, "adopt")
-        os.execve(command[0], command, environment)
+        arguments = _arguments(here, "adopt")
+        os.execve(arguments[0], arguments, environment)
     finally:
         os._exit(127)
 
 
-def _words(here: str, command: str) -> list[str]:
+def _arguments(here: str, command: str) -> list[str]:
     return [sys.executable, "-E", "-s", "-S", os.path.join(here, ARCHIVE), command]
 
 

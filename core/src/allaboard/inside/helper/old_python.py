@@ -1,5 +1,5 @@
-"""Names that modules of allaboard import from the standard library and Python 3.8 to 3.10 lack, put there:
-for a process of the helper's own, in which nothing else runs.
+"""Additions to the standard library of Python 3.8 to 3.10 that modules of allaboard import: for a process of
+the helper's own, in which nothing else runs.
 
 Syntax and methods of built-in types cannot be put anywhere: modules that come with the helper do without what
 is newer than Python 3.8.
