@@ -19,6 +19,8 @@ from tests.core.checkpoints.foreign.test_samples import SAMPLES
 from tests.core.cli.terminal import Terminal, wait_for
 from tests.core.s3server import S3Server, between
 
+pytestmark = pytest.mark.slow
+
 #: Saves as Hugging Face's Trainer does and resumes from the highest number, as `get_last_checkpoint` does.
 #: Each checkpoint is of its own bytes. Stops to train at the step that the file "until" says.
 TRAINS = """

@@ -16,7 +16,7 @@ from allaboard.runs.layout import Layout, Saving
 from allaboard.storage import open_store
 from allaboard.text.reportline import Report
 
-_EVERY, _EVERY_IN_A_BUCKET = 3.0, 60.0
+_EVERY, _EVERY_IN_A_BUCKET, _AFTER_A_FAILURE = 3.0, 60.0, 10.0
 _LONGEST = 600.0
 """Seconds that the end of a run's members waits for the sums of its last checkpoints."""
 
@@ -81,7 +81,11 @@ class Adoption:
     def _results(self) -> list[Report]:
         assert self._task is not None
         answer, self._task = self._task.answer(), None
-        return [] if isinstance(answer, str) else reports_in(answer)
+        if isinstance(answer, str):  # it was killed, or the place fails for a while
+            self._seen = None
+            self._due = time.monotonic() + _AFTER_A_FAILURE
+            return []
+        return reports_in(answer)
 
     def _look_of_places(self) -> object:
         """Names and times, which change when a checkpoint is written. None: the place is no disk."""

@@ -99,6 +99,7 @@ class Copies:
             reports += self.look(time.monotonic(), has_new=False)
         if self._copy is not None:
             self._copy.kill()
+            self._copy.answer()
             self._copy = None
             text = f"its last checkpoint is not at {self._saving.uri} yet; the next attempt copies it"
             self.notes.append(("Warning", _NOT_COPIED, text))
