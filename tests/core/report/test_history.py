@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from allaboard.follow.printed import ProgressReader
+from allaboard.follow.progress import add_report
 from allaboard.report.history import MOST_CURVES, MOST_POINTS, Saved, history
+from allaboard.runs.observation import Progress
 from allaboard.text.reportline import Report, encode
 
 
@@ -103,3 +106,18 @@ def test_a_step_that_is_told_twice_is_one_point() -> None:
         [encode("progress", step=n, loss=loss) for n, loss in ((1, 3.0), (2, 2.5), (2, 2.0), (3, 1.0))]
     )
     assert told.curves == {"loss": [(1, 3.0), (2, 2.0), (3, 1.0)]}
+
+
+def test_progress_at_nothing_takes_no_step_back() -> None:
+    """A client of a script that resumes posts 0 before its first step: no number, and no step lost."""
+    lines = [encode("progress", step=n, total=9, loss=1 / n) for n in range(1, 6)]
+    begins = encode("progress", step=0, total=9)
+    told = history([*lines, begins, encode("progress", step=5, total=9, loss=0.1)])
+    assert [step for step, _ in told.curves["loss"]] == [1, 2, 3, 4, 5] and told.breaks == []
+    progress = Progress()
+    for line in (*lines, begins):
+        [report] = ProgressReader().read(line)
+        progress = add_report(progress, report, 1.0)
+    assert (progress.step, progress.lost_steps) == (5, 0)
+    anew = history([*lines, encode("progress", step=0, loss=3.0)])
+    assert anew.curves["loss"] == [(0, 3.0)]

@@ -122,3 +122,14 @@ def test_a_report_says_the_same_as_all_others() -> None:
     assert phrases.progress_phrase(RUNNING) == PROGRESS
     page = run_page(page_data(FAILED, read_run(backend, FAILED, (SECRET,)), 10.0, at=HERE))
     assert SECRET not in page and page.index(TAIL) < page.index("opened with ***")
+
+
+def test_a_bar_of_one_line_without_end_is_read_to_its_last_state() -> None:
+    """tqdm writes no end of a line; a log comes in pieces."""
+    states = [f"Steps:  50%|███| {n}/4000 [00:12<01:30,  9.80it/s, loss={4000 - n}]" for n in range(1, 4001)]
+    text = "\r".join(states)
+    pieces = [text[at : at + 50_000] + "…" for at in range(0, len(text), 50_000)]
+    reader = OutputReader()
+    lines = told(reader, Growing(*pieces, ""))
+    assert len(lines) == 1 and "4000/4000" in lines[0]
+    assert reader.history.curves["loss"][-1] == (4000, 0.0) and len(reader.history.curves["loss"]) == 4000

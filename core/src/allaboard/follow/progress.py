@@ -19,7 +19,7 @@ from typing import Any
 
 from allaboard.follow.run_record import RunRecord
 from allaboard.runs.observation import Measured, Progress, State
-from allaboard.text.reportline import MOST_STEPS, OF_OBSERVERS, Report, whole
+from allaboard.text.reportline import MOST_STEPS, OF_OBSERVERS, Report, is_beginning, whole
 from allaboard.text.units import from_rfc3339
 from allaboard.text.untrusted import show
 
@@ -41,6 +41,8 @@ def add_report(progress: Progress, report: Report, now: float, own: str | None =
     """
     fields = report.fields
     step = whole(fields.get("step"))
+    if is_beginning(report) and progress.step:
+        return replace(progress, heartbeat=now)
     if report.kind == "progress":
         if (progress.format or "") != report.printed:
             progress = _as_printed(progress, report.printed)

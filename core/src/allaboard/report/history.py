@@ -15,7 +15,7 @@ from typing import Any
 from allaboard.follow.printed import ProgressReader
 from allaboard.runs.observation import Measured
 from allaboard.runs.points import thin_out
-from allaboard.text.reportline import Report
+from allaboard.text.reportline import Report, is_beginning
 
 Points = list[tuple[int, float]]
 _NO_CURVES = frozenset({"step", "total", "epoch"})
@@ -82,6 +82,8 @@ class History:
         fields = report.fields
         step = fields.get("step")
         if not isinstance(step, int) or isinstance(step, bool):
+            return
+        if is_beginning(report) and self.last_step:
             return
         if report.kind == "progress":
             if report.printed != self.format:  # numbers of two formats do not mix
@@ -158,8 +160,7 @@ def _add_points(
         if name not in curves and (len(curves) >= MOST_CURVES or len(name) > _LONGEST_NAME):
             continue
         points = curves.setdefault(name, [])
-        # A bar that is drawn again, or a try that begins where one ended.
-        if points and points[-1][0] == step:
+        if points and points[-1][0] == step:  # drawn again, or a try begins where one ended
             points.pop()
         points.append((step, float(value)))
         most = min(MOST_POINTS, _MOST_IN_ALL // len(curves))

@@ -193,10 +193,28 @@ class OutputReader:
             self.cursors[self._newest] = item
             self._new.extend(self._coming)
         elif not item.container:
-            self._pending += item.text[: max(0, 2 * _HELD - len(self._pending))]
+            self._pending += item.text
             if not item.more:
                 text, self._pending = self._pending, ""
-                self._take(item, text)
+                self._take(item, text[: 2 * _HELD])
+            elif len(self._pending) > _HELD:
+                states, end, rest = self._pending.rpartition("\r")
+                if end:  # a bar that is drawn without end: its states are read as they come
+                    self._read_reports(item, states)
+                self._pending = rest[: 2 * _HELD]
+
+    def _read_reports(self, line: LogLine, text: str) -> bool:
+        """Take in the reports of a line, or of the states of its bar so far; true for output."""
+        of_try = self._newest, line.restart
+        if of_try not in self._printed:
+            newest = sorted(self._printed)[-_MOST_TRIES_TOLD:]
+            self._printed = {of: self._printed[of] for of in newest}
+            self._printed[of_try] = ProgressReader(self.progress)
+        is_output = True
+        for report in self._printed[of_try].read(text) if line.gap is None else ():
+            is_output = bool(report.printed)
+            self.history.add(report, line.time)
+        return is_output
 
     def _take(self, line: LogLine, text: str) -> None:
         of_try = self._newest, line.restart
@@ -211,14 +229,7 @@ class OutputReader:
                 del self._lines[old]
         if line.gap is not None:
             self.history.miss()
-        if of_try not in self._printed:
-            newest = sorted(self._printed)[-_MOST_TRIES_TOLD:]
-            self._printed = {of: self._printed[of] for of in newest}
-            self._printed[of_try] = ProgressReader(self.progress)
-        is_output = True
-        for report in self._printed[of_try].read(text) if line.gap is None else ():
-            is_output = bool(report.printed)
-            self.history.add(report, line.time)
+        is_output = self._read_reports(line, text)
         if not is_output:
             return
         if (link := tracking_link(text)) and (

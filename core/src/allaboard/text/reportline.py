@@ -37,6 +37,7 @@ LONGEST = 1 << 16
 MOST_STEPS = 10**15
 OF_OBSERVERS = re.compile(r"gang_|node_lost|resource_quota_exceeded|rendezvous_never_happened|home_|clock_")
 """Flags that only an observer outside can raise; those of a script are ignored."""
+_COUNTERS = frozenset({"step", "total"})
 _LIMITS = Limits(size=LONGEST, depth=32, values=20_000, digits=100)
 _CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -93,6 +94,13 @@ def decode(line: str) -> Report | None:
     if not all(_fits(fields.get(name), fits, name in names) for name, fits in _FIELDS.get(kind, {}).items()):
         return None
     return Report(kind, fields, tuple(names), version)
+
+
+def is_beginning(report: Report) -> bool:
+    """True for progress at 0 that tells no number, as a client writes it that is about to jump to the step at
+    which a training goes on: no step was lost.
+    """
+    return report.kind == "progress" and report.fields.get("step") == 0 and report.fields.keys() <= _COUNTERS
 
 
 def is_answer(line: str) -> bool:

@@ -186,7 +186,7 @@ def test_a_run_of_a_release_without_the_helper_goes_on(
     """It is adopted as it is. One whose client died before there was a job gets the helper."""
     other, prepare = FakeCluster(), "allaboard.backends.kubernetes.lifecycle.prepare.helper_files"
     with monkeypatch.context() as older:
-        older.setattr(prepare, lambda asks: {})
+        older.setattr(prepare, lambda *_: {})
         first = cluster.backend().launch(a_plan(), ME)
         running(cluster, cluster.backend(), first.run)
         with suppress(Died, BackendUnreachable):

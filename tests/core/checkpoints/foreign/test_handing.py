@@ -152,3 +152,19 @@ def test_in_a_bucket_nothing_is_moved(bucket: object) -> None:
             store.write(key, content)
     handed = hand_over(Places(store.below("digits-1f0c9a77"), job=True), move_aside=True)
     assert handed.files is None and handed.moved == ()
+
+
+def test_a_torn_backup_of_keras_goes_with_the_epoch_beside_it(out: Path) -> None:
+    """BackupAndRestore would go on from that epoch with weights that nobody trained."""
+    backup = out / "backup"
+    backup.mkdir(parents=True)
+    weights = folder(SAMPLES / "keras")["last.weights.h5"]
+    (backup / "latest.weights.h5").write_bytes(weights[: len(weights) // 2])
+    (backup / "training_metadata.json").write_text('{"epoch": 7, "batch": 0}')
+    handed = hand_over(places(out), move_aside=True)
+    assert handed.files is None and len(handed.moved) == 2
+    names = {path.name for path in backup.iterdir()}
+    assert names == {"latest.weights.h5.torn", "training_metadata.json.torn"}
+    (backup / "latest.weights.h5").write_bytes(weights)
+    (backup / "training_metadata.json").write_text('{"epoch": 1, "batch": 0}')
+    assert hand_over(places(out), move_aside=True).moved == ()

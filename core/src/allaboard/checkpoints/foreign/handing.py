@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from allaboard.checkpoints.foreign import deepspeed, trainer
+from allaboard.checkpoints.foreign import deepspeed, keras, trainer
 from allaboard.checkpoints.foreign.adopting import Places
 from allaboard.checkpoints.foreign.finding import ASIDE, newest, written
 from allaboard.checkpoints.foreign.unit import Judgement, Verdict
@@ -68,6 +68,10 @@ def move_torn(places: Places, judged: list[Judgement]) -> Iterator[str]:
             yield put_aside(torn, f"is torn ({item.reason})")
             if item.format == deepspeed.FORMAT:
                 _rewrite_latest(torn, judged)
+            # The epoch of BackupAndRestore, which would go on from there with new weights.
+            epoch = torn.with_name(keras.METADATA)
+            if item.format == keras.FORMAT and torn.name == keras.BACKUP and epoch.is_file():
+                yield _move(epoch, f"its {torn.name} is")
     for folder in _empty_folders(places):
         yield put_aside(folder, "is torn (it is empty)")
 

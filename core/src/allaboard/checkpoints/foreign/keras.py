@@ -6,6 +6,8 @@ from allaboard.checkpoints.foreign.files import check_hdf5, open_archive
 from allaboard.checkpoints.foreign.unit import Facts, NotWhole, Unit, name_epoch, name_metrics, name_step
 
 FORMAT = "keras"
+BACKUP, METADATA = "latest.weights.h5", "training_metadata.json"
+"""The two files of `BackupAndRestore`."""
 _MEMBERS = ("metadata.json", "config.json", "model.weights.h5")
 
 

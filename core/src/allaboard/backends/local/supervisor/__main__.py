@@ -544,7 +544,8 @@ class Supervisor:
             for text in handed.moved:
                 self.operator.events.append(Event(now, "Warning", "TornCheckpoint", self.layout.run, text))
             if handed.files is not None:
-                text = f"goes on from {handed.files} (step {handed.step})"
+                step = "" if handed.step is None else f" (step {handed.step})"
+                text = f"goes on from {handed.files}{step}"
                 self.operator.events.append(Event(now, "Normal", "Resumes", self.layout.run, text))
         return with_checkpoint(self.layout, self.handed.files)
 
