@@ -115,7 +115,8 @@ _MOST_METRICS = 60
 @dataclass(slots=True)
 class _Content:
     """The parts of one line so far. ``is_marked``: it names the training or the validation; ``batches``,
-    ``samples``: its step counts these, which begin anew in each epoch.
+    ``samples``: its step counts these, which begin anew in each epoch; ``is_named``: a word
+    stands at its counter.
     """
 
     step: int | None = None
@@ -129,7 +130,7 @@ class _Content:
     batches: bool = False
     episodes: bool = False
     samples: bool = False
-    words: bool = False
+    is_named: bool = False
 
     def count(self, match: re.Match[str]) -> None:
         """A counter by its name."""
@@ -137,7 +138,7 @@ class _Content:
         if self.step is not None and "timestep" in name.lower():
             self.metrics[name] = number_of(match["n"])
             return
-        self.words = True
+        self.is_named = True
         of, is_batch = whole_of(match["of"]), _BATCHES.search(match["counter"]) is not None
         if _EPOCHS.search(match["counter"]):
             self.epoch, self.epochs = float(match["n"].replace(",", "")), of
@@ -179,7 +180,7 @@ class _Content:
             self.step, self.total, self.samples = int(match["n"]), int(match["of"]), True
 
     def percentage(self, match: re.Match[str]) -> None:
-        """How much is done, where nothing else counts."""
+        """The percentage as a step of 100, where nothing else counts."""
         if self.step is None and int(match["percent"]) <= 100:
             self.step, self.total = int(match["percent"]), 100
 
@@ -201,7 +202,7 @@ class _Content:
             return Printed(Part.EPOCH, epoch=self.epoch, epochs=self.epochs, sure=False)
         in_epoch = self.batches or (self.epochs is not None and self.total is not None)
         per_epoch = self.step is not None and (self.samples or (self.epoch is not None and in_epoch))
-        if not losses and self.step is not None and self.words and not self.episodes:
+        if not losses and self.step is not None and self.is_named and not self.episodes:
             return Printed(
                 Part.COUNTER, self.step, self.total, self.epoch, self.epochs, per_epoch=per_epoch, sure=False
             )
