@@ -22,6 +22,7 @@ _PART = re.compile(
     [^\[\](){{}}<>]{{0,80}}[\])>]:?
   | \d{{1,4}}[-/.:]\d[\d:.,/+-]*(?:T[\d:.,+-]+)?(?:Z|[AP]M\b|\b)
   | \d+(?=\s+[\w./-]+\.(?:py|cc|cpp):\d)
+  | \d{{1,2}}(?=\s(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b)
   | (?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b
   | (?<=[a-z]\s)\d{{1,2}}(?=\s\d)
   | (?i:trace|debug|info|notice|warn(?:ing)?|error)\b
@@ -33,7 +34,7 @@ _PART = re.compile(
   | [\w-]{{1,60}}\.(?=\s{{1,3}}(?i:{_COUNTER})\s?[:=]?\s?\d)
   | [\w./-]+\.(?:py|cc|cpp)(?::\d+)?(?::\w+)?\]?
   | (?!(?i:{_COUNTER}|loss)\b)(?!\w*(?:Error|Exception|Warning)\b)
-    (?![\w.-]{{1,60}}:\s{{1,3}}\d+\.\d+(?:[\s,|;]|$))
+    (?![\w.-]{{1,60}}:\s{{1,3}}-?\d+\.\d+(?:[\s,|;]|$))
     [A-Za-z_][\w.-]{{0,60}}(?::[A-Za-z_]\w{{0,40}}:\d{{1,6}})?
     (?=\s{{0,3}}[|:>\]-](?:\s|$)|:[A-Za-z_\[]|\s(?i:info|debug|warning)\b)
   | (?:=>|->|>>>?|[|:>\]-])(?=\s|$|:|\[|\w)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from allaboard.follow.printed.form import LOSS, LOSSES, Format, Part, Printed
+from allaboard.follow.printed.numbers import number_in
 from allaboard.follow.printed.prefixes import prefix_end
 from allaboard.text.untrusted import Limits, Unreadable, parse_json
 
@@ -21,6 +22,7 @@ _STEPS = (
     "iter",
     "num_updates",
     "trainer/global_step",
+    "batches_seen",
     "round",
 )
 _TOTALS = ("total", "total_steps", "max_steps", "num_steps", "max_iters")
@@ -50,11 +52,13 @@ def _json(text: str) -> Printed | None:
 
 
 def _object(body: Mapping[str, Any]) -> Printed | None:
-    numbers = {name: value for name, value in body.items() if _is_number(value)}
+    if len(body) == 1 and isinstance(inside := next(iter(body.values())), Mapping):
+        body = {"split": next(iter(body)), **inside}  # {"train": {"step": 10, "loss": 0.5}}
+    numbers = _numbers(body)
     inner: Mapping[str, Any] = next(
         (body[n] for n in ("metrics", "data", "logs") if isinstance(body.get(n), Mapping)), {}
     )
-    numbers |= {name: value for name, value in inner.items() if _is_number(value)}
+    numbers |= _numbers(inner)
     step = next((numbers[name] for name in _STEPS if numbers.get(name) is not None), None)
     total = next((numbers[name] for name in _TOTALS if numbers.get(name) is not None), None)
     epoch = numbers.get("epoch")
@@ -77,6 +81,12 @@ def _object(body: Mapping[str, Any]) -> Printed | None:
         None,
         metrics,
     )
+
+
+def _numbers(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Named numbers, of which some writers make texts."""
+    read = {name: number_in(value) if isinstance(value, str) else (value,) for name, value in body.items()}
+    return {name: value[0] for name, value in read.items() if value and _is_number(value[0])}
 
 
 def _is_number(value: Any) -> bool:

@@ -50,7 +50,8 @@ _OF_VALIDATION = re.compile(
     r"\[\s*(?:val|eval|test)\w*\s*\]|\b(?:val(?:id(?:ation)?)?|eval(?:uation)?):\s*$", re.IGNORECASE
 )
 _PAIR = re.compile(
-    r"(?P<name>[A-Za-z_][\w./@%-]{0,60}+(?:\([\w ]{1,20}\)| \(%\))?(?: [A-Za-z(][\w./@%()-]{0,60}+){0,2}?)"
+    r"(?P<name>[A-Za-z_][\w./@%-]{0,60}+(?:\([\w ]{1,20}\)| \(%\))?(?: [A-Za-z(][\w./@%()-]{0,60}+){0,2}?"
+    r"(?: [A-Za-z_]{0,20}loss)?)"
     rf"(?:\s{{0,8}}[:=]\s{{0,12}}|\s{{1,12}}(?:is\s{{1,4}})?)\$?(?P<value>{NUMBER})(?P<unit>{_UNITS}(?!\s?[:=]))?(?![\w:])(?!\.\d)"
     r"(?:\s?\([^()]{0,40}\))?(?:\s?(?:±|\+/-)\s?[\d.]+)?"
 )
@@ -80,6 +81,8 @@ _DATE = re.compile(
     r"(?:[A-Za-z_]{1,20}\s?[:=]\s?)?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? [A-Za-z]{3} {1,2}\d{1,2}"
     r" [\d:]{5,8}(?: \d{4})?"
 )
+_BARE = re.compile(r"(?P<n>\d{1,15})\s?/\s?(?P<of>\d{1,15})(?=[:,]?\s{1,4}[A-Za-z])")
+"""A counter without a name: at the beginning of a line, or behind an epoch."""
 _MORE = re.compile(rf"(?<=\s){NUMBER}(?=\s|$)")
 """A number without a name, of several."""
 _OF = re.compile(r"(?:of|in|for)\s(?=epoch|step|iter|batch)", re.IGNORECASE)
@@ -112,7 +115,8 @@ _MOST_METRICS = 60
 @dataclass(slots=True)
 class _Content:
     """The parts of one line so far. ``is_marked``: it names the training or the validation; ``batches``,
-    ``samples``: its step counts these, which begin anew in each epoch.
+    ``samples``: its step counts these, which begin anew in each epoch; ``is_named``: a word
+    stands at its counter.
     """
 
     step: int | None = None
@@ -126,7 +130,7 @@ class _Content:
     batches: bool = False
     episodes: bool = False
     samples: bool = False
-    has_text: bool = False
+    is_named: bool = False
 
     def count(self, match: re.Match[str]) -> None:
         """A counter by its name."""
@@ -134,12 +138,12 @@ class _Content:
         if self.step is not None and "timestep" in name.lower():
             self.metrics[name] = number_of(match["n"])
             return
-        self.has_text = True
+        self.is_named = True
         of, is_batch = whole_of(match["of"]), _BATCHES.search(match["counter"]) is not None
         if _EPOCHS.search(match["counter"]):
             self.epoch, self.epochs = float(match["n"].replace(",", "")), of
-        elif self.step is None or not is_batch:
-            self.episodes = match["counter"].lower().startswith("episode")
+        elif self.step is None or not (is_batch or name.lower().startswith("episode")):
+            self.episodes = name.lower().startswith("episode")
             self.step, self.total, self.batches = whole_of(match["n"]), of, self.batches or is_batch
 
     def count_in_brackets(self, match: re.Match[str]) -> None:
@@ -170,8 +174,13 @@ class _Content:
         """The word for training or validation."""
         self.is_validation, self.is_marked = self.is_validation or match["val"] is not None, True
 
+    def bare(self, match: re.Match[str]) -> None:
+        """A counter without a name, of samples or batches."""
+        if self.step is None and int(match["n"]) <= int(match["of"]):
+            self.step, self.total, self.samples = int(match["n"]), int(match["of"]), True
+
     def percentage(self, match: re.Match[str]) -> None:
-        """The share that is done, where nothing else counts."""
+        """The percentage as a step of 100, where nothing else counts."""
         if self.step is None and int(match["percent"]) <= 100:
             self.step, self.total = int(match["percent"]), 100
 
@@ -193,7 +202,7 @@ class _Content:
             return Printed(Part.EPOCH, epoch=self.epoch, epochs=self.epochs, sure=False)
         in_epoch = self.batches or (self.epochs is not None and self.total is not None)
         per_epoch = self.step is not None and (self.samples or (self.epoch is not None and in_epoch))
-        if not losses and self.step is not None and self.has_text and not self.episodes:
+        if not losses and self.step is not None and self.is_named and not self.episodes:
             return Printed(
                 Part.COUNTER, self.step, self.total, self.epoch, self.epochs, per_epoch=per_epoch, sure=False
             )
@@ -227,6 +236,7 @@ _PARTS: tuple[tuple[re.Pattern[str], Callable[[_Content, re.Match[str]], None]],
     (_OF, _Content.skip),
     (_DATE, _Content.skip),
     (_LIST, _Content.skip),
+    (_BARE, _Content.bare),
     (_MORE, _Content.skip),
 )
 
@@ -240,6 +250,9 @@ def _line(text: str) -> Printed | None:
     at = prefix_end(text)
     is_validation = _OF_VALIDATION.search(text, 0, at) is not None
     content = _Content(is_validation=is_validation, is_marked=is_validation)
+    if (lead := _BARE.match(text, len(text) - len(text.lstrip()))) is not None:
+        content.bare(lead)
+        at = lead.end()
     while True:
         between = _BETWEEN.match(text, at)
         at = between.end() if between is not None else at
