@@ -193,7 +193,7 @@ def test_a_rank_over_nccl_is_told_though_the_others_wait_at_a_later_line() -> No
 
 
 def test_ranks_that_wait_in_several_groups_are_told() -> None:
-    """What a rank has enqueued in two groups, of which one waits for the other; the line of a loop changes."""
+    """A rank has enqueued in two groups, of which one waits for the other; its line in a loop changes."""
     ahead = (*read_records(AHEAD), *read_records(nccl(31, 29, ("all_reduce", [8], "scheduled"), pg_id=4)))
     rounds = []
     for line in ("30", "31", "30"):
