@@ -192,6 +192,20 @@ def test_a_rank_over_nccl_is_told_though_the_others_wait_at_a_later_line() -> No
     assert stall is not None and stall.blame == "rank 2"
 
 
+def test_ranks_that_wait_in_several_groups_are_told() -> None:
+    """A rank has enqueued in two groups, of which one waits for the other; its line in a loop changes."""
+    ahead = (*read_records(AHEAD), *read_records(nccl(31, 29, ("all_reduce", [8], "scheduled"), pg_id=4)))
+    rounds = []
+    for line in ("30", "31", "30"):
+        waits = look(0, ITEM.replace("30", line), records=ahead, busy=1.0, state="R")
+        rounds.append([waits, over_nccl(1, LOAD, LATE)])
+    cause = hang_over(rounds)
+    assert cause is not None and cause.blame == (1,)
+    assert cause.summary.startswith("rank 1 has not entered all_reduce: it waits at data.py:6 `load`")
+    moved = replace(rounds[1][0], records=read_records(nccl(813, 812, ("all_reduce", [4], "scheduled"))))
+    assert hang_over([rounds[0], [moved, rounds[1][1]], rounds[2]]) is None
+
+
 def test_ranks_over_nccl_at_different_lines_may_wait_for_one_collective() -> None:
     held = [over_nccl(0, ITEM, AHEAD, busy=1.0), over_nccl(1, ITEM.replace("30", "61"), AHEAD, busy=1.0)]
     cause = cause_of_hang(held)

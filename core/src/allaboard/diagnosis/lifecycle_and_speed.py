@@ -448,10 +448,9 @@ def _placed(
     "in a loader, a lock, a download, a computation of its own. Nothing fails before the collective does.",
     looks="All members run, none writes a line any more, and the stacks of the waiting ranks end in "
     "torch.distributed while that of one does not. A run that makes no progress is asked for them by itself, "
-    "on a cluster by exec (`allaboard cluster --rbac stacks`) or by a file (`policy.hang.ask`); where they "
-    "cannot be had it says which ranks are silent since when (`policy.hang`). Over NCCL Python goes on and "
-    "waits at a later line: torch's flight recorder tells who has not entered a collective, and whose GPU "
-    "has not begun it. Horovod's stall inspector names the missing ranks.",
+    "on a cluster by exec (`allaboard cluster --rbac stacks`) or by a file (`policy.hang.ask`); else it says "
+    "which ranks are silent. Over NCCL torch's flight recorder tells who has not entered a collective. "
+    "Horovod's stall inspector names the missing ranks.",
     fix="look at the line where that rank is; give what it waits for a time limit; policy.hang.then: restart "
     "starts all members again by itself",
     needs=(Need.STACKS,),

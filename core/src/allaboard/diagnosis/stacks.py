@@ -269,7 +269,7 @@ def hang_over(rounds: Sequence[Sequence[ProcessLook]]) -> HangCause | None:
         return None
     # On a busy machine one that polls is seen ready to run now and then; one that computes always is.
     ready = [
-        {each.pid for each in _movers(looks) if (each.state == "R" or each.ready) and each.pending is None}
+        {each.pid for each in _movers(looks) if (each.ready or each.state == "R") and not _awaited(each)}
         for looks in rounds
     ]
     return None if set.intersection(*ready) else last
@@ -284,7 +284,7 @@ def _marks(looks: Sequence[ProcessLook]) -> tuple[object, ...] | None:
     # What polls in those that wait polls in the rank for which they wait, too.
     polled = max((look.others for look in waiting.values()), default=0.0)
     for each in _movers(looks):
-        if each.pid in waiting and each.records is not None and each.pending is not None:
+        if _awaited(each) is not None:
             continue  # over NCCL it waits by asking its GPU again and again
         is_counted = each.pid not in waiting or each.pending is not None
         moves = each.switches > (MOVES if is_counted else MOVES_WAITING)
@@ -292,7 +292,11 @@ def _marks(looks: Sequence[ProcessLook]) -> tuple[object, ...] | None:
         if moves or also or each.busy >= COMPUTES or each.state == "D":
             return None
     seen = {each.pid: each for each in (*_movers(looks), *(place.look for place in ranks))}
-    return tuple((each.pid, each.frames, each.pending) for each in seen.values() if each.rank is not None)
+    return tuple(
+        (each.pid, each.records if _awaited(each) is not None else (each.frames, each.pending))
+        for each in seen.values()
+        if each.rank is not None
+    )
 
 
 def _movers(looks: Sequence[ProcessLook]) -> list[ProcessLook]:

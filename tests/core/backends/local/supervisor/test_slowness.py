@@ -39,7 +39,7 @@ class Asked:
                 return asked.answer
 
         class Looks:
-            def __init__(self, mark: str, between: float) -> None:
+            def __init__(self, mark: str, between: float, *, records: bool) -> None:
                 asked.looks += 1
 
             def step(self) -> tuple[ProcessLook, ...]:

@@ -272,7 +272,8 @@ def _round(pids: "list[int]", spies: bool = True) -> "dict[int, dict[str, object
         try:
             path = _open_file(pid, FILE)
             size = os.stat(path).st_size if path else 0
-            states[pid] = _stat(pid)[0].decode("ascii", "replace")
+            # Before the question wakes it.
+            states[pid] = {"state": _stat(pid)[0].decode("ascii", "replace"), "ready": _threads(pid)[1]}
             if path and _send(pid):
                 asked[pid] = (path, size)
                 _ask_collectives(pid)
@@ -294,7 +295,7 @@ def _round(pids: "list[int]", spies: bool = True) -> "dict[int, dict[str, object
     answers = {}
     for pid, (path, before) in asked.items():
         try:
-            answers[pid] = dict(_now(pid, _answer(path, before)), state=states[pid])
+            answers[pid] = dict(_now(pid, _answer(path, before)), **states[pid])
         except (OSError, IndexError, ValueError):
             pass
     for pid, text in _spied([pid for pid in pids if pid not in asked]) if spies else ():

@@ -85,10 +85,14 @@ class ProcessStacks:
 
 @dataclass(slots=True)
 class _Asked:
+    """One process that was asked. ``state``, ``ready``: those before the question woke it."""
+
     who: Identity
     file: str
     before: int
     size: int
+    state: str
+    ready: bool
 
 
 @dataclass(slots=True)
@@ -375,10 +379,11 @@ def _status(pid: int | str) -> Mapping[str, str]:
 def _ask_one(who: Identity, path: str) -> _Asked | None:
     try:
         size = os.stat(path).st_size
+        state, ready = _status(who.pid).get("State", "?")[:1], _is_ready(who.pid, _threads(who.pid))
     except OSError:
         return None
     ask_collectives(who.pid)
-    return _Asked(who, path, size, size) if send_signal(who, SIGNAL) else None
+    return _Asked(who, path, size, size, state, ready) if send_signal(who, SIGNAL) else None
 
 
 def _has_settled(asked: _Asked) -> bool:
@@ -397,7 +402,8 @@ def _answer(asked: _Asked) -> ProcessStacks | None:
     with suppress(OSError), open(asked.file, "rb") as file:
         file.seek(asked.before)
         text = file.read(MOST).decode("utf-8", "replace") or None
-    return _stacks_of(asked.who, text)
+    stacks = _stacks_of(asked.who, text)
+    return None if stacks is None else replace(stacks, state=asked.state, ready=asked.ready)
 
 
 def _stacks_of(who: Identity, text: str | None) -> ProcessStacks | None:
@@ -408,7 +414,7 @@ def _stacks_of(who: Identity, text: str | None) -> ProcessStacks | None:
         return None
     try:
         state = _status(pid).get("State", "?")[:1]
-        threads = {thread: (slept, letter) for thread, slept, letter in _threads(pid)}
+        threads = [*_threads(pid)]
     except OSError:
         return None
     return ProcessStacks(
@@ -418,10 +424,14 @@ def _stacks_of(who: Identity, text: str | None) -> ProcessStacks | None:
         state,
         _cpu_seconds(pid),
         time.monotonic(),
-        {thread: slept for thread, (slept, _) in threads.items()},
-        any(letter == "R" for thread, (_, letter) in threads.items() if thread != pid),
+        {thread: slept for thread, slept, _ in threads},
+        _is_ready(pid, threads),
         _collectives(pid)[1],
     )
+
+
+def _is_ready(pid: int, threads: Iterable[tuple[int, int, str]]) -> bool:
+    return any(letter == "R" for thread, _, letter in threads if thread != pid)
 
 
 def _threads(pid: int) -> Iterator[tuple[int, int, str]]:
