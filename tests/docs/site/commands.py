@@ -32,7 +32,7 @@ def page() -> str:
 
 
 def exit_codes() -> list[str]:
-    """The lines of the table of exit codes."""
+    """The table of core/docs/contract.md, Exit codes."""
     text = (ROOT / "core" / "docs" / "contract.md").read_text(encoding="utf-8")
     section = text.split("\n## Exit codes\n", 1)[1].split("\n## ", 1)[0]
     return [line for line in section.splitlines() if line.startswith("|")]

@@ -487,3 +487,35 @@ def test_a_supervisor_that_closes_ends_all_and_hears_of_it(tmp_path: Path) -> No
         one.wait("closed")
         assert all_gone(born)
     assert [m["word"] for m in one.heard] == ["ready", "Started", "Exited", "closed"]
+
+
+ENDS_EARLY = """
+import os, signal, socket, time
+from allaboard.backends.local.supervisor.reaper import _KeeperLoop, _Member
+report, childs_end = os.pipe()
+pid = os.fork()
+if not pid:
+    os.closerange(0, 3)
+    os.fork()
+    time.sleep(10)
+    os._exit(0)
+os.close(childs_end)
+os.set_blocking(report, False)
+ours, theirs = socket.socketpair()
+loop = _KeeperLoop(ours, "mark", None)
+loop.members["master-0"] = member = _Member("master-0", pid, 0, report)
+time.sleep(0.5)
+os.kill(pid, signal.SIGKILL)
+while member.ended is None:
+    loop.reap()
+print(member.ended["code"], member.report, member.failure)
+"""
+
+
+def test_a_member_that_ends_before_its_program_runs_takes_no_keeper_along() -> None:
+    """A child of its own still holds the pipe by which it would have told why."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS_EARLY], capture_output=True, text=True, timeout=60, check=False,
+        process_group=0,
+    )  # fmt: skip
+    assert done.stdout == "-9 None None\n", done.stderr

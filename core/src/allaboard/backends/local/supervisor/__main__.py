@@ -65,7 +65,9 @@ from allaboard.backends.local.supervisor.probes import (
 from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFailed, Started
 from allaboard.backends.local.supervisor.secrets import secret_value, secret_variables
 from allaboard.backends.local.supervisor.slowness import SlowWatch
-from allaboard.checkpoints import flags as _flags_of_runs  # noqa: F401  (before the first member starts)
+
+# `keep_flags` imports it when the run ends; by then another release may be installed.
+from allaboard.checkpoints import flags as _flags_of_runs  # noqa: F401
 from allaboard.checkpoints.foreign.handing import Handed
 from allaboard.diagnosis.ends import doubts_of, waits
 from allaboard.diagnosis.stacks import positions, where_it_is

@@ -548,7 +548,9 @@ class _KeeperLoop:
         """The child has reported or never will: its program runs, or it failed before."""
         if member.report is None:
             return
-        text = os.read(member.report, 65536)  # written at once and far smaller than a pipe: whole
+        text = b""
+        with contextlib.suppress(BlockingIOError):  # it is gone, and a child of its own holds the other end
+            text = os.read(member.report, 65536)  # written at once and far smaller than a pipe: whole
         os.close(member.report)
         member.report = None
         if text:
