@@ -44,12 +44,13 @@ _OF_NODE = (
 )
 
 
-def volume(name: str, files: Mapping[str, str]) -> dict[str, Any]:
-    """The volume. ``name``: of the ConfigMap; ``files``: its key -> path. A pod starts without it, too: who
-    sends a job to another cluster sends the job object alone.
+def volume(name: str, files: Mapping[str, str], *, optional: bool) -> dict[str, Any]:
+    """The volume. ``name``: of the ConfigMap; ``files``: its key -> path; ``optional``: a pod starts without
+    it, too.
     """
     items = [{"key": key, "path": path} for key, path in files.items()]
-    return {"name": helper.VOLUME, "configMap": {"name": name, "items": items, "optional": True}}
+    source = {"name": name, "items": items, **({"optional": True} if optional else {})}
+    return {"name": helper.VOLUME, "configMap": source}
 
 
 def keeps_checkpoints(layout: Layout) -> bool:

@@ -71,7 +71,7 @@ def move_torn(places: Places, judged: list[Judgement]) -> Iterator[str]:
             # The epoch of BackupAndRestore, which would go on from there with new weights.
             epoch = torn.with_name(keras.METADATA)
             if item.format == keras.FORMAT and torn.name == keras.BACKUP and epoch.is_file():
-                yield _move(epoch, f"its {torn.name} is")
+                yield put_aside(epoch, f"is torn (its {torn.name} is)")
     for folder in _empty_folders(places):
         yield put_aside(folder, "is torn (it is empty)")
 
