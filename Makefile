@@ -115,6 +115,7 @@ pictures: $(AIRFLOW)/.made ## those of core/docs/pictures, from a real run in wh
 	@cp .allaboard/pictures/airflow/light.png core/docs/pictures/airflow-training.png
 	@cp .allaboard/pictures/airflow/waiting.png core/docs/pictures/airflow-waiting.png
 	@cp .allaboard/pictures/airflow/dashboard.png core/docs/pictures/airflow-card.png
+	@test ! -e $(FRAMEWORKS)/.locked || $(AIRFLOW)/bin/python -m tests.docs.pictures.frameworks core/docs/pictures
 	@test -z "$$KUEUE_TREE" || $(AIRFLOW)/bin/python -m pytest -q -n0 --e2e tests/cluster/test_card.py
 	@test -z "$$KUEUE_TREE" || cp .allaboard/pictures/airflow/cluster-card-light.png core/docs/pictures/airflow-queue.png
 

@@ -20,7 +20,7 @@ LONGEST = 80
 UNDER_A_HEADING = 200
 """Words of prose below one heading of a page for a task."""
 TASKS = [
-    *sorted((ROOT / DOCS / "how-to").glob("*.md")),
+    *sorted((ROOT / DOCS / "how-to").rglob("*.md")),
     *sorted((ROOT / DOCS / "migration").glob("*.md")),
     *sorted((ROOT / DOCS / "tutorials").glob("*.md")),
     *(ROOT / DOCS / f"{name}.md" for name in ("boost", "doctor", "engines", "job", "security")),

@@ -196,7 +196,7 @@ class OutputReader:
             self._pending += item.text
             if not item.more:
                 text, self._pending = self._pending, ""
-                self._take(item, text[: 2 * _HELD])
+                self._take(item, text)
             elif len(self._pending) > _HELD:
                 states, end, rest = self._pending.rpartition("\r")
                 if end:  # a bar that is drawn without end: its states are read as they come

@@ -13,7 +13,7 @@ _JSON, _BINARY = b'{"learner"', b"{L\x00\x00\x00\x00\x00\x00\x00\x07learner{"
 _WIDTHS = {"Z": 0, "T": 0, "F": 0, "N": 0, "i": 1, "U": 1, "C": 1, "I": 2, "l": 4, "d": 4, "L": 8, "D": 8}
 _WHOLE = "iUIlL"
 _ENDS = re.compile(rb"\x10iteration_indptr\[(?:\$[A-Za-z])?#L(.{8})", re.DOTALL)
-"""Places in binary JSON where the trees of each round end: one more than there are rounds."""
+"""Number of ends of rounds in binary JSON: one more than there are rounds."""
 _DEEPEST = 64
 
 

@@ -1,0 +1,158 @@
+"""A page of ``core/docs/how-to/frameworks`` as its reader uses it: its script and its job, killed again and
+again. What is asserted here holds for each library.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from allaboard.backends.local.host.processes import find_marked, send_signal
+from allaboard.checkpoints.foreign import Judgement, Verdict, judge_place, newest
+from allaboard.follow.printed import ProgressReader
+from allaboard.runs.observation import Observation
+from allaboard.storage import open_store
+from allaboard.text.reportline import is_beginning
+from tests.core.cli.terminal import Terminal, wait_for
+
+ROOT = Path(__file__).parents[3]
+PAGES = ROOT / "core" / "docs" / "how-to" / "frameworks"
+PYTHON = ROOT / ".venv" / "frameworks" / "bin" / "python"
+PATIENCE = 240.0
+"""Seconds in which a try must show its first step."""
+_JOB = re.compile(r"^```yaml runnable\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SCRIPT = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a kill left: ``handed``, the path of the newest whole checkpoint, and the names of torn ones."""
+
+    handed: str | None
+    torn: tuple[str, ...]
+
+
+@dataclass
+class Killed:
+    """A run of a page's job; ``seed`` chooses the moments of its kills. ``struck``: logs of tries that were
+    killed.
+    """
+
+    terminal: Terminal
+    page: str
+    seed: int = 1
+    lefts: list[Left] = field(default_factory=list)
+    struck: set[str] = field(default_factory=set)
+
+    @property
+    def out(self) -> Path:
+        return self.terminal.folder / "out"
+
+    @property
+    def run_name(self) -> str:
+        """The folder of the run below ``out``."""
+        return self.terminal.seen(self.page).run
+
+    def logs(self) -> list[Path]:
+        """Of rank 0, the first try first."""
+        [last] = [Path(m.log) for m in self.terminal.seen(self.page).members if m.rank == 0 and m.log]
+        return sorted(last.parent.glob("*.log"), key=lambda path: [*map(int, re.findall(r"\d+", path.name))])
+
+    def job(self, lasts: int | None = None, **fields: Any) -> str:
+        """The files of the page; the name of its job's. ``lasts``: the number of steps, epochs or rounds."""
+        text = (PAGES / f"{self.page}.md").read_text()
+        [job], [script] = _JOB.findall(text), _SCRIPT.findall(text)
+        made = {**yaml.safe_load(job), **fields}
+        made["command"] = [str(PYTHON), *made["command"][1:]]
+        if lasts is not None:
+            [at] = [n for n, word in enumerate(made["command"]) if word in LASTS]
+            made["command"][at + 1] = str(lasts)
+        self.out.mkdir(exist_ok=True)
+        (self.terminal.folder / "train.py").write_text(script)
+        return self.terminal.write("job.yaml", yaml.safe_dump(made, sort_keys=False))
+
+    def run(self, job: str, times: int, first: int = 0) -> subprocess.CompletedProcess[str]:
+        """Follow the run to its end, and kill: each second time while something is saved. ``first``: the step
+        before which nothing is killed.
+        """
+        moments = random.Random(self.seed)
+        process = self.terminal.start("run", job, stderr=subprocess.STDOUT)
+        for number in range(times):
+            seen = wait_for(lambda number=number: self._trains(number, process, first), PATIENCE)
+            if number % 2:
+                self._until_something_is_saved(moments.uniform(0, 0.01))
+            else:
+                time.sleep(moments.uniform(0.05, 0.5))
+            member = moments.choice(seen.members)
+            killed = [
+                who for who in find_marked(seen.uid or "", member.name) if send_signal(who, signal.SIGKILL)
+            ]
+            assert killed, f"{member.name} ended before kill {number}"
+            wait_for(lambda killed=killed: not any(_lives(who.pid) for who in killed))
+            self.struck |= {member.log for member in seen.members if member.log}
+            self.lefts.append(self._left(seen))
+        out, _ = process.communicate(timeout=600)
+        return subprocess.CompletedProcess((), process.returncode, out)
+
+    def _trains(self, number: int, process: subprocess.Popen[str], first: int) -> Observation | None:
+        """What is seen of the run once its try after so many kills has told a step."""
+        assert process.poll() is None, (
+            process.communicate()[0],
+            self.terminal("logs", self.page).text[-3000:],
+        )
+        try:
+            seen = self.terminal.seen(self.page)
+        except Exception:  # there is no such run yet
+            return None
+        logs = [m.log for m in seen.members if m.rank == 0 and m.log and m.log not in self.struck]
+        is_try = seen.restarts >= number and all(member.phase == "running" for member in seen.members)
+        told = points(Path(logs[0]), "") if is_try and logs else []
+        return seen if told and told[-1][0] >= first else None
+
+    def _until_something_is_saved(self, more: float) -> None:
+        """Wait for a new name, or a file that grows; then so many seconds more."""
+        before = self._names()
+        end = time.monotonic() + 30
+        while self._names() <= before and time.monotonic() < end:
+            time.sleep(0.0002)
+        time.sleep(more)
+
+    def _names(self) -> set[str]:
+        return {path.name for path in self.out.iterdir()}
+
+    def _left(self, seen: Observation) -> Left:
+        judged: list[Judgement] = judge_place(open_store(self.out))
+        whole = newest(judged)
+        torn = tuple(item.unit.name for item in judged if item.verdict is Verdict.TORN)
+        return Left(str(self.out / whole.unit.name) if whole else None, torn)
+
+
+LASTS = ("--max_steps", "--num_epochs", "--max_epochs", "--epochs", "--rounds")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def points(log: Path, metric: str) -> list[tuple[int, float | None]]:
+    """(step, the metric or None) of each line of progress of a try."""
+    reader = ProgressReader()
+    lines = log.read_bytes().decode(errors="replace").split("\n")
+    reports = [
+        report
+        for line in lines
+        for report in reader.read(line)
+        if report.kind == "progress" and not is_beginning(report)
+    ]
+    return [(r.fields["step"], r.fields.get(metric)) for r in reports if r.fields.get("step") is not None]
