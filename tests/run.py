@@ -60,8 +60,8 @@ class Suite:
         return REPORTS / f"{self.name}.closing"
 
 
-WORKERS = min((os.cpu_count() or 1) + 1, 4)
-"""One more than there are cores, as one mostly waits for an Airflow."""
+WORKERS = min(2 * (os.cpu_count() or 1) + 1, 8)
+"""Tests of real processes mostly wait for them."""
 SIDE_BY_SIDE = ("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder")
 """A file's tests stay together, as many share a server or a whole Airflow; tests/conftest.py puts those
 with a real Airflow first, then those of tests/longest.txt. ``-n 0``: one after the other."""

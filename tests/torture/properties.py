@@ -49,7 +49,7 @@ def one(number: int, seed: int = SEED) -> str | None:
 
 
 def of_right(fields: dict[str, Any], *, thorough: bool, rng: random.Random) -> str | None:
-    """A right job renders, is valid, reads back and is stable."""
+    """A right job renders, is valid, reads back and is stable; one for this machine alone is refused."""
     if errors := [str(p) for p in check(fields) if p.severity == "error"]:
         return f"a right job is refused: {errors}; {fields}"
     job = require_valid(fields)
@@ -59,6 +59,12 @@ def of_right(fields: dict[str, Any], *, thorough: bool, rng: random.Random) -> s
     layout = lay_out(job, engine, f"{job.name}-00000000")
     if Layout.from_dict(json.loads(json.dumps(layout.to_dict()))) != layout:
         return "the layout is another one once it was written as JSON"
+    if "folder" in fields.get("checkpoints", {}):
+        try:
+            rendered(job, layout)
+        except BadInput as error:
+            return None if "checkpoints.folder" in str(error) else str(error)
+        return "checkpoints.folder is sent to a cluster"
     made = rendered(job, layout)
     if trouble := of_hash(job, rng) or of_rendered(layout, made):
         return trouble

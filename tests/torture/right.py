@@ -74,6 +74,7 @@ RIGHT: Mapping[str, tuple[Any, ...]] = {
     "commit": ("0" * 40,),
     "digest": ("0" * 64,),
     "file": (".", "src", "./a/b"),
+    "folder": ("out", "./a/b", "/srv/out"),
     "environment": VARIABLES,
     "source": (
         {"nfs": {"server": "nas", "path": "/sets"}},
@@ -120,6 +121,7 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "commit": ("", 3, "abc", "g" * 40),
     "digest": ("", 3, "abc"),
     "file": ("", 3, "/x", "../x"),
+    "folder": ("", 3, "s3://bucket/out", []),
     "environment": ("A=b", {"A": None}, {"a b": "c"}, {"A": []}),
     "labels": ("a", {"a b": "c"}, {"a": 1}),
     "annotations": ("a", {"a b": "c"}, {"a": 1}),
@@ -248,10 +250,15 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
     if "checkpoints" in job:
         job["checkpoints"]["uri"] = rng.choice(RIGHT["place"])
         job["checkpoints"].get("best", {}).setdefault("metric", "loss")
+        if "folder" in job["checkpoints"]:
+            for name in ("every", "hot"):
+                job["checkpoints"].pop(name, None)
         if "hot" in job["checkpoints"]:
             job["checkpoints"]["hot"]["folder"] = "/mnt/0/hot"
         if "start_from" in job["checkpoints"]:
             job["checkpoints"]["start_from"] = rng.choice(("none", "s3://bucket/a/step-1"))
+    if "metrics" in job:
+        job["metrics"]["from"] = rng.choice(RIGHT["place"])
     if "scheduler" in job.get("gang", {}):
         usable = [n for n, g in GANGS.items() if pair_engine_and_gang(engine, g).how != "refused"]
         job["gang"]["scheduler"] = rng.choice(["auto", *usable])

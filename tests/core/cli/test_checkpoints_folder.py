@@ -119,6 +119,7 @@ def test_on_another_node_the_next_attempt_goes_on_from_the_bucket(knows_folders:
     assert list_checkpoints(store)[-1].step == 8 and verify(store, 8) == []
 
 
+@pytest.mark.thorough
 def test_with_all_of_the_machine_lost_the_same_key_goes_on_from_the_bucket(
     knows_folders: Terminal, uri: str, tmp_path: Path
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_torn_one_is_moved_aside_and_the_bucket_has_the_newest(knows_folders: 
     assert begun(ab)[-1]["from"] == 6 and (ab.folder / "out" / "checkpoint-6.torn").is_dir()
 
 
+@pytest.mark.thorough
 def test_a_bucket_that_fails_ends_no_training_and_is_told(
     knows_folders: Terminal, moto: S3Server, uri: str
 ) -> None:
@@ -166,6 +168,7 @@ def test_a_bucket_that_fails_ends_no_training_and_is_told(
     ]
 
 
+@pytest.mark.thorough
 def test_a_stop_leaves_the_last_checkpoint_in_the_bucket(knows_folders: Terminal, uri: str) -> None:
     ab = knows_folders
     process = ab.start("run", a_job(ab, uri, environment={"PAUSE": "0.3", "TOTAL": "1000"}))

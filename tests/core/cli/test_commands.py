@@ -107,6 +107,7 @@ def test_what_is_printed_on_a_cluster_works_as_it_is_printed(
     assert verbs <= {words[0] for words in typist.typed}, typist.typed
 
 
+@pytest.mark.thorough
 def test_what_is_printed_on_this_machine_works_as_it_is_printed(ab: Terminal) -> None:
     waits, trains, fails = (
         ab.job(WAITS, "waits.json", name="waits"),

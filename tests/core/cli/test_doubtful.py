@@ -102,6 +102,7 @@ def test_rank_0_is_gone_and_another_waits_for_it(ab: Terminal) -> None:
     assert doubt["blame"] == "worker-0", doubt
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_rank_that_waits_when_the_run_ends_is_named_with_its_line(ab: Terminal) -> None:
     ran = ab("run", ab.job(WAITS_ON, workers=3))

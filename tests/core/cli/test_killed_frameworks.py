@@ -86,6 +86,7 @@ def test_twice_with_two_members(page: str, ab: Terminal) -> None:
     goes_through(page, ab, None, 2, workers=2)
 
 
+@pytest.mark.endurance
 @pytest.mark.parametrize("page", LIBRARIES)
 def test_twenty_times(page: str, ab: Terminal) -> None:
     goes_through(page, ab, LIBRARIES[page].lasts, 20)

@@ -18,6 +18,7 @@ INSTEAD: dict[str, dict[str, Any]] = {
     "security": {"security": "restricted"},
     "inject": {"inject": "off"},
     "checkpoints": {"checkpoints": {"uri": "s3://bucket/resnet50", "format": "auto"}},
+    "metrics": {"metrics": {"from": "s3://bucket/resnet50/runs"}},
     "code": {"code": {"git": "https://git.lab/vision/resnet50", "ref": "main"}},
     "packages": {"packages": ["einops==0.8.0"]},
 }
@@ -26,8 +27,9 @@ OF_ANOTHER_SHAPE = {("jobset", "elastic"), ("trainjob", "elastic")}
 """An elastic gang of these is another object: its members restart one by one, and none are equal nodes."""
 
 
-SHOWN_ELSEWHERE = {"inject", "checkpoints", "code", "packages"}
-"""Fields that other tests show: they change commands, or stand in the place of what the jobs here say."""
+SHOWN_ELSEWHERE = {"inject", "checkpoints", "metrics", "code", "packages"}
+"""Fields that other tests show: they change commands, or nothing that is sent, or stand in the place of what
+the jobs here say."""
 NOT_BY_MPIRUN = {(name, field) for name in ("mpijob", "mpijob-v1") for field in ("code", "packages")}
 """mpirun starts processes where nothing was fetched or installed."""
 

@@ -217,6 +217,7 @@ def test_the_grace_period_ends_the_last_look(helper: Path) -> None:
     assert process.returncode == 143 and 2 < time.monotonic() - begun < 5
 
 
+@pytest.mark.thorough
 def test_it_is_adopted_while_the_command_runs(helper: Path) -> None:
     folder = helper.parent
     (folder / "train.py").write_text(SHUTS_DOWN)

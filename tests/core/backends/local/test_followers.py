@@ -116,7 +116,8 @@ def test_an_orchestrated_run_without_a_further_try_lives_no_longer_than_the_boun
     assert state_of(ended(backend, mine.run)) is State.SUCCEEDED
 
 
-@pytest.mark.parametrize("times", [1.5, pytest.param(3.0, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("times", [3.0])
 def test_a_run_that_a_trigger_follows_lives_and_ends_once_the_trigger_is_gone(
     patient: LocalBackend, folder: Path, times: float
 ) -> None:

@@ -186,6 +186,7 @@ for step in range(100):
 """
 
 
+@pytest.mark.thorough
 def test_a_gang_that_waits_for_a_collective_at_a_later_line_is_told(
     backend: LocalBackend, tmp_path: Path
 ) -> None:

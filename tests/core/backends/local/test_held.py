@@ -59,7 +59,14 @@ def hold() -> Iterator[Hold]:
         debugger.communicate()
 
 
-@pytest.mark.parametrize("which", [(0,), (1,), (0, 1)], ids=["supervisor", "keeper", "both"])
+@pytest.mark.parametrize(
+    "which",
+    [
+        pytest.param((0,), marks=pytest.mark.thorough, id="supervisor"),
+        pytest.param((1,), marks=pytest.mark.thorough, id="keeper"),
+        pytest.param((0, 1), id="both"),
+    ],
+)
 @pytest.mark.parametrize("how", ["stop", "delete"])
 def test_it_is_ended_in_bounded_time(
     backend: LocalBackend,

@@ -397,11 +397,11 @@ def test_a_run_with_packages_and_one_whose_packages_are_not_there(home: LocalBac
 
 
 @needs_installers
-@pytest.mark.parametrize("installer", ["pip", "uv"])
+@pytest.mark.parametrize("installer", [pytest.param("pip", marks=pytest.mark.thorough), "uv"])
 @pytest.mark.parametrize(
     ("status", "code"),
     [
-        (None, "package_index_unreachable"),
+        pytest.param(None, "package_index_unreachable", marks=pytest.mark.thorough),
         (503, "package_index_unreachable"),
         (404, "packages_not_installed"),
     ],

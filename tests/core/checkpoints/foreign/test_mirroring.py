@@ -250,7 +250,8 @@ def killed_at(request: int, given: dict[str, Any], s3: S3Server) -> bool:
     return begun[0].returncode != 0
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("step", [1])
 def test_a_copier_killed_at_any_request_leaves_no_torn_one(step: int, out: Path, s3: S3Server) -> None:
     uri = f"s3://{s3.make_bucket()}/{RUN}"
     into = open_store(uri, environ=s3.environ)
@@ -282,6 +283,7 @@ def test_a_fetch_killed_at_any_request_shows_no_torn_one(step: int, out: Path, s
 FAULTS = {"reset": "drop", "busy": (503, "SlowDown"), "truncated": "cut", "lost answer": "lose"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_server_that_fails_now_and_then_takes_and_gives_whole_ones(
     fault: str, out: Path, s3: S3Server

@@ -66,7 +66,7 @@ from allaboard.backends.local.supervisor.reaper import Exited, Keeper, SpawnFail
 from allaboard.backends.local.supervisor.secrets import secret_value, secret_variables
 from allaboard.backends.local.supervisor.slowness import SlowWatch
 
-# `keep_flags` imports it when the run ends; by then another release may be installed.
+# What is imported at the first line of progress, and at the end: by then another release may be installed.
 from allaboard.checkpoints import flags as _flags_of_runs  # noqa: F401
 from allaboard.checkpoints.foreign.handing import Handed
 from allaboard.diagnosis.ends import doubts_of, waits
@@ -74,6 +74,7 @@ from allaboard.diagnosis.stacks import positions, where_it_is
 from allaboard.engines import ENGINES
 from allaboard.errors import AllaboardError, BadInput, SiteError
 from allaboard.follow.printed import ProgressReader
+from allaboard.follow.printed import families as _formats  # noqa: F401
 from allaboard.follow.progress import add_flags, add_report, flags_of, place_of, progress_of
 from allaboard.follow.run_record import RunRecord
 from allaboard.follow.stall import is_sign
