@@ -481,7 +481,9 @@ def test_strictness_is_real(namespace: str, accepted: Callable[[Object], Object]
 
 @pytest.mark.needs("training-operator", "coscheduling")
 def test_what_is_printed_is_what_a_launch_sends(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    """The command line prints, the backend launches, and both are the same to the byte."""
+    """The command line prints, the backend launches, and both are the same to the byte, but for the order and the
+    owner of what members mount: it is sent after the job, which owns it.
+    """
     for path, content in CODE.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_bytes(content)
@@ -505,5 +507,9 @@ def test_what_is_printed_is_what_a_launch_sends(cluster: Cluster, namespace: str
     beside = ("SelfSubjectAccessReview", "Lease")  # what a launch asks and keeps for itself
     meant = [b for b in sent if b["kind"] not in beside and b["metadata"].get("name") != PROBE]
     own = [b for b in meant if "record" not in b.get("data", {})]
-    assert [m["kind"] for m in own] == ["ConfigMap", "ConfigMap", "PodGroup", "PyTorchJob"]
+    assert [m["kind"] for m in own] == ["PodGroup", "PyTorchJob", "ConfigMap", "ConfigMap"]
+    for mounted in own[2:]:
+        [owner] = mounted["metadata"].pop("ownerReferences")
+        assert (owner["kind"], owner["name"]) == ("PyTorchJob", own[1]["metadata"]["name"])
+    own.sort(key=lambda body: body["kind"] != "ConfigMap")
     assert to_yaml(own) == printed

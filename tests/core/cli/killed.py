@@ -153,6 +153,8 @@ def _lives(pid: int) -> bool:
 
 def points(log: Path, metric: str) -> list[tuple[int, float | None]]:
     """(step, the metric or None) of each line of progress of a try."""
+    if not log.exists():  # its process starts just now
+        return []
     reader = ProgressReader()
     lines = log.read_bytes().decode(errors="replace").split("\n")
     reports = [
