@@ -481,8 +481,8 @@ def test_strictness_is_real(namespace: str, accepted: Callable[[Object], Object]
 
 @pytest.mark.needs("training-operator", "coscheduling")
 def test_what_is_printed_is_what_a_launch_sends(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    """The command line prints, the backend launches, and both are the same to the byte, but for the order and the
-    owner of what members mount: it is sent after the job, which owns it.
+    """The command line prints, the backend launches, and both are the same to the byte, but for the order and
+    the owner of what members mount: it is sent after the job, which owns it.
     """
     for path, content in CODE.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
