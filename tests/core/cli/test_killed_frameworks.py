@@ -23,7 +23,8 @@ pytestmark = [
 class Library:
     """``lasts``: steps, epochs or rounds of 20 kills; ``metric``: of its training, ``exact``: the same once a
     step is done again, ``has_total``: the log tells how many steps there are. ``step_of``: of the number in
-    a checkpoint's name; ``every``: steps between two. ``loads``: statements by which the
+    a checkpoint's name; ``every``: steps between two, or those in which a Trainer posts nothing: once in 5 s.
+    ``loads``: statements by which the
     library loads the file or folder ``place``, and prints a number.
     """
 
@@ -40,7 +41,7 @@ KERAS = 23
 """Batches of an epoch of the page's script."""
 LIBRARIES = {
     "trainer": Library(
-        1500, "loss", 60,
+        1500, "loss", 600,
         "import transformers as t; print(t.AutoModel.from_pretrained(place).num_parameters())",
     ),
     "accelerate": Library(
