@@ -71,10 +71,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_a_process_says_where_it_is_while_a_system_call_holds_it(start: Start) -> None:
-    [answer] = start(f"def load():\n    {SAYS}\nload()\n").asked()
+    process = start(f"def load():\n    {SAYS}\nload()\n")
+    [answer] = process.asked()
     frames = main_thread(answer.text or "")
     assert [frame.function for frame in frames] == ["load", "<module>"]
-    assert answer.state == "S"
+    # On a busy machine it has spoken before it waits.
+    assert any(process.asked()[0].state == "S" for _ in range(20))
 
 
 def test_py_spy_reads_a_python_that_was_not_started_to_answer(
