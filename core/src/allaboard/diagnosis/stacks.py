@@ -269,7 +269,11 @@ def hang_over(rounds: Sequence[Sequence[ProcessLook]]) -> HangCause | None:
         return None
     # On a busy machine one that polls is seen ready to run now and then; one that computes always is.
     ready = [
-        {each.pid for each in _movers(looks) if (each.ready or each.state == "R") and not _awaited(each)}
+        {
+            each.pid
+            for each in _movers(positions(looks), looks)
+            if (each.ready or each.state == "R") and not _awaited(each)
+        }
         for looks in rounds
     ]
     return None if set.intersection(*ready) else last
@@ -283,7 +287,8 @@ def _marks(looks: Sequence[ProcessLook]) -> tuple[object, ...] | None:
     waiting = {each.look.pid: each.look for each in ranks if each.operation is not None}
     # What polls in those that wait polls in the rank for which they wait, too.
     polled = max((look.others for look in waiting.values()), default=0.0)
-    for each in _movers(looks):
+    movers = _movers(ranks, looks)
+    for each in movers:
         if _awaited(each) is not None:
             continue  # over NCCL it waits by asking its GPU again and again
         is_counted = each.pid not in waiting or each.pending is not None
@@ -291,7 +296,7 @@ def _marks(looks: Sequence[ProcessLook]) -> tuple[object, ...] | None:
         also = each.pid not in waiting and each.others > MOVES + 2 * polled
         if moves or also or each.busy >= COMPUTES or each.state == "D":
             return None
-    seen = {each.pid: each for each in (*_movers(looks), *(place.look for place in ranks))}
+    seen = {each.pid: each for each in (*movers, *(place.look for place in ranks))}
     return tuple(
         (each.pid, each.records if _awaited(each) is not None else (each.frames, each.pending))
         for each in seen.values()
@@ -299,13 +304,13 @@ def _marks(looks: Sequence[ProcessLook]) -> tuple[object, ...] | None:
     )
 
 
-def _movers(looks: Sequence[ProcessLook]) -> list[ProcessLook]:
+def _movers(ranks: Iterable[RankPosition], looks: Sequence[ProcessLook]) -> list[ProcessLook]:
     """The processes that tell whether a run moves: its ranks, and what those have started that wait for no
     other. The store of a rendezvous looks for its members a hundred times in a second: who waits there tells
     nothing.
     """
     movers = []
-    for place in positions(looks):
+    for place in ranks:
         if place.operation is None:
             movers += _begun_by(place.look, looks)
         elif place.operation != "init_process_group":

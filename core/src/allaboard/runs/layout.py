@@ -125,6 +125,11 @@ class Saving:
     format: str | None = None
     folder: str | None = None
 
+    @property
+    def saved_into(self) -> str:
+        """The run's own folder in the place into which its script saves."""
+        return self.folder or self.uri
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -436,7 +441,7 @@ def _rank_environment(layout: Layout) -> dict[str, str | None]:
 
 def _saving_environment(saving: Saving) -> dict[str, str | None]:
     return {
-        "ALLABOARD_CHECKPOINTS": saving.folder or saving.uri,
+        "ALLABOARD_CHECKPOINTS": saving.saved_into,
         "ALLABOARD_CHECKPOINT_EVERY": saving.every,
         "ALLABOARD_CHECKPOINT_KEEP": _text(saving.keep),
         "ALLABOARD_CHECKPOINT_BEST": f"{saving.metric}:{saving.mode}" if saving.metric else None,

@@ -86,7 +86,6 @@ from allaboard.backends.local.supervisor.environment import (
 )
 from allaboard.backends.local.supervisor.probes import excerpt, tail
 from allaboard.backends.local.supervisor.secrets import folder_of, locate_secrets, secret_texts, secret_value
-from allaboard.backends.metric_files.reading import with_metrics
 from allaboard.backends.packing import is_to_be_packed, with_archive
 from allaboard.backends.repository import is_to_be_pinned, with_commit
 from allaboard.checking.files import shipped_code, sizes_of_code
@@ -775,6 +774,8 @@ class LocalBackend:
         layout = _read_layout(attempt)
         if layout is None or layout.metrics is None:
             return seen
+        from allaboard.backends.metric_files.reading import with_metrics
+
         place = layout.metrics
         if is_relative(place):  # the first member's own folder, into which its code was fetched
             folder = attempt.setup / layout.members[0].name

@@ -47,7 +47,6 @@ from allaboard.backends.kubernetes.stacks import by_file
 from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, ask_stacks
 from allaboard.backends.kubernetes.state.records import Stored, selector
 from allaboard.backends.kubernetes.watch.reflector import PodAlarm
-from allaboard.backends.metric_files.reading import with_metrics
 from allaboard.diagnosis import diagnose
 from allaboard.diagnosis.ends import doubts_of
 from allaboard.diagnosis.stacks import SILENT, StacksSeen, Standing, positions
@@ -465,6 +464,8 @@ def _with_metrics(workspace: Workspace, stored: Stored, observation: Observation
     if place is None:
         return observation
     if "://" in place:
+        from allaboard.backends.metric_files.reading import with_metrics
+
         return with_metrics(observation, place, stored.record.generation_began, workspace.environ)
     note = (
         f"metrics.from is {show(place, quote=False)}, a folder of the members, which nobody else sees; "

@@ -102,7 +102,7 @@ def read_rounds(ended: Executed, number: int, instance: ContainerRun) -> list[tu
         looks = [[look_of(entry, number, instance.member) for entry in each] for each in rounds]
     except (ValueError, TypeError, KeyError):
         return []
-    return [with_rank(each, instance.rank) for each in looks]
+    return [_with_rank(each, instance.rank) for each in looks]
 
 
 def read(ended: Executed, number: int, instance: ContainerRun) -> StacksSeen:
@@ -119,8 +119,7 @@ def read(ended: Executed, number: int, instance: ContainerRun) -> StacksSeen:
         looks = [look_of(entry, number, instance.member) for entry in entries]
     except (ValueError, TypeError, KeyError):
         return StacksSeen(reason=f"{where} did not give its stacks: malformed answer")
-    tells = any(look.frames for look in looks)
-    return StacksSeen(with_rank(looks, instance.rank), None if tells else NO_ALLABOARD)
+    return stacks_seen(looks, instance)
 
 
 def look_of(entry: Any, number: int, member: str) -> ProcessLook:
@@ -152,7 +151,13 @@ def _unique(pid: Any, number: int) -> int:
     return (number << _PIDS) + (int(pid) & (1 << _PIDS) - 1)
 
 
-def with_rank(looks: Iterable[ProcessLook], rank: int) -> tuple[ProcessLook, ...]:
+def stacks_seen(looks: Sequence[ProcessLook], instance: ContainerRun) -> StacksSeen:
+    """The answer of a container whose processes were looked at."""
+    tells = any(look.frames for look in looks)
+    return StacksSeen(_with_rank(looks, instance.rank), None if tells else NO_ALLABOARD)
+
+
+def _with_rank(looks: Iterable[ProcessLook], rank: int) -> tuple[ProcessLook, ...]:
     """The looks with the rank of the member where no process knows its own, as in a JAXJob."""
     looks = tuple(looks)
     if any(look.rank is not None for look in looks):

@@ -20,7 +20,7 @@ from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
 from allaboard.backends.kubernetes.logs.capture import SECONDS, parse_tail, run_within
 from allaboard.backends.kubernetes.logs.silence import ANSWERS, ANSWERS_SIZE
 from allaboard.backends.kubernetes.observe.containers import ContainerRun
-from allaboard.backends.kubernetes.stacks.asking import NO_ALLABOARD, look_of, with_rank
+from allaboard.backends.kubernetes.stacks.asking import look_of, stacks_seen
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.diagnosis.stacks import ProcessLook, StacksSeen
 from allaboard.errors import AllaboardError
@@ -99,8 +99,7 @@ def answer_in(data: bytes, word: str, number: int, instance: ContainerRun) -> St
         return None
     packed = [str(report.fields["look"]) for report in own if "look" in report.fields]
     looks = tuple(look for text in packed if (look := _look(text, number, instance.member)) is not None)
-    tells = any(look.frames for look in looks)
-    return StacksSeen(with_rank(looks, instance.rank), None if tells else NO_ALLABOARD)
+    return stacks_seen(looks, instance)
 
 
 def _look(packed: str, number: int, member: str) -> ProcessLook | None:

@@ -4,18 +4,14 @@ A process answers if it began with `allaboard.inside.startup` and imported torch
 costs it some 30 µs for each collective that torch keeps, 2,000 unless TORCH_FR_BUFFER_SIZE says otherwise.
 """
 
-# ruff: noqa: PTH116  (/proc)
-
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from allaboard.backends.local.host.processes import environment, find_marked
-from allaboard.backends.local.host.stacks import COLLECTIVES, ask_collectives, open_file, record_of
+from allaboard.backends.local.host.stacks import ask_records, record_of
 from allaboard.diagnosis.stragglers import Arrival, arrivals_of
 
 ALL = b"!"
@@ -75,10 +71,5 @@ def _ask(pid: int) -> _Asked | None:
     rank, world = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
     if not (rank.isdecimal() and world.isdecimal() and len(rank + world) < 20):
         return None
-    with suppress(OSError):
-        path = open_file(pid, COLLECTIVES)
-        if path is not None:
-            before = os.stat(path).st_mtime_ns
-            if ask_collectives(pid, ALL):
-                return _Asked(pid, int(rank), int(world), path, before)
-    return None
+    asked = ask_records(pid, ALL)
+    return None if asked is None else _Asked(pid, int(rank), int(world), *asked)

@@ -161,7 +161,7 @@ class AskedRecords:
 
     def __init__(self, members: Iterable[Identity]) -> None:
         self.until = time.monotonic() + PATIENCE
-        self.waiting = {who: asked for who in members if (asked := _ask_records(who.pid)) is not None}
+        self.waiting = {who: asked for who in members if (asked := ask_records(who.pid, LAST)) is not None}
         self.answers: dict[Identity, str] = {}
 
     def is_over(self) -> bool:
@@ -174,15 +174,15 @@ class AskedRecords:
         return not self.waiting or time.monotonic() >= self.until
 
 
-def _ask_records(pid: int) -> tuple[str, int] | None:
-    """The file into which a process that was asked writes, and when it last wrote there; None: it cannot be
-    asked.
+def ask_records(pid: int, question: bytes) -> tuple[str, int] | None:
+    """Ask a process for its collectives. The file into which it writes, and when it last wrote there; None:
+    it cannot be asked.
     """
     with suppress(OSError):
         path = open_file(pid, COLLECTIVES)
         if path is not None:
             before = os.stat(path).st_mtime_ns
-            if ask_collectives(pid, LAST):
+            if ask_collectives(pid, question):
                 return path, before
     return None
 

@@ -68,7 +68,6 @@ from allaboard.backends.local.supervisor.slowness import SlowWatch
 
 # What is imported at the first line of progress, and at the end: by then another release may be installed.
 from allaboard.checkpoints import flags as _flags_of_runs  # noqa: F401
-from allaboard.checkpoints.foreign.handing import Handed
 from allaboard.diagnosis.ends import doubts_of, waits
 from allaboard.diagnosis.stacks import positions, where_it_is
 from allaboard.engines import ENGINES
@@ -89,6 +88,7 @@ from allaboard.text.units import show_seconds
 if TYPE_CHECKING:
     from allaboard.backends.local.supervisor.adoption import Adoption
     from allaboard.backends.local.supervisor.copies import Copies
+    from allaboard.checkpoints.foreign.handing import Handed
 
 _FAST, _SLOW, _CLOSE_WATCH = 0.05, 0.25, 60.0
 _STATE_EVERY = 0.1
@@ -153,7 +153,7 @@ class Supervisor:
             HangWatch(
                 policy.hang_after,
                 plan["mark"],
-                _folder_of(_saved_into(self.layout)),
+                _folder_of(self.layout.saving.saved_into if self.layout.saving is not None else None),
                 partial(longest_pause_of_last_good, self.run),
             )
             if watched
@@ -164,7 +164,7 @@ class Supervisor:
         self.slowness = SlowWatch(plan["mark"]) if watched else None
         self.adoption = _adoption(self.layout, plan)
         self.copies = _copies(self.layout, plan)
-        self.handed = Handed()
+        self.handed: Handed | None = None
         self.doubts: tuple[Doubt, ...] = ()
         self.settling: TwoLooks | None = None
         """The looks at the members that have not ended with the others."""
@@ -499,9 +499,10 @@ class Supervisor:
         try:
             files = self._write_files()
             layout = self._layout_to_start(member, number)
-            if layout != self.layout and self.handed.step is not None and member.rank == 0:
+            step = None if self.handed is None or layout == self.layout else self.handed.step
+            if step is not None and member.rank == 0:
                 with open_private(log, "a") as file:
-                    file.write(encode(HANDED, step=self.handed.step) + "\n")
+                    file.write(encode(HANDED, step=step) + "\n")
         except (OSError, AllaboardError) as error:
             text = str(error)
             if isinstance(error, OSError):
@@ -550,7 +551,7 @@ class Supervisor:
                 step = "" if handed.step is None else f" (step {handed.step})"
                 text = f"goes on from {handed.files}{step}"
                 self.operator.events.append(Event(now, "Normal", "Resumes", self.layout.run, text))
-        return with_checkpoint(self.layout, self.handed.files)
+        return with_checkpoint(self.layout, None if self.handed is None else self.handed.files)
 
     def _on_adopted(self, reports: list[Report], now: float) -> None:
         """Checkpoints are the run's once they are where its job has them."""
@@ -1038,11 +1039,6 @@ def _copies(layout: Layout, plan: Mapping[str, Any]) -> Copies | None:
     from allaboard.backends.local.supervisor.copies import Copies
 
     return Copies(layout.saving, float(plan.get("since", plan["created"])))
-
-
-def _saved_into(layout: Layout) -> str | None:
-    """The run's own folder, of those that its script saves into."""
-    return None if layout.saving is None else layout.saving.folder or layout.saving.uri
 
 
 def _folder_of(uri: str | None) -> str | None:

@@ -26,7 +26,7 @@ class Adoption:
 
     def __init__(self, layout: Layout, saving: Saving, since: float) -> None:
         self.saving, self.since = saving, since
-        self.own = saving.folder or saving.uri
+        self.own = saving.saved_into
         self.manifest: dict[str, Any] = {
             "run": layout.run,
             "attempt": layout.attempt,

@@ -76,7 +76,7 @@ class Copies:
         self._is_due = self._is_due or has_new
         reports = self._results(moment)
         if self._copy is None and self._is_due and moment >= self._next:
-            saving, self._is_due = self._saving, False
+            saving = self._saving
             best = [saving.metric, saving.mode] if saving.metric else None
             self._copy = start_task(self._given("copy", keep=saving.keep, best=best))
             self._is_due = self._copy is None
