@@ -77,10 +77,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
         if not wanted:
             item.add_marker(pytest.mark.skip(reason="needs a Kubernetes cluster; say --e2e"))
+    _keep_some_of_the_thorough(items, by_name=any("::" in argument for argument in config.args))
     yield
     # Of those that are left: what is not run makes no file a long one.
     if hasattr(config, "workerinput"):
         items.sort(key=_longest_file_first(items))
+
+
+def _keep_some_of_the_thorough(items: Sequence[pytest.Item], *, by_name: bool) -> None:
+    """``thorough(but=("disk",))``: all its cases but those whose id begins so. An id that no case has is an
+    error, unless the caller chose cases by their names.
+    """
+    unused: dict[tuple[Path, str, str], bool] = {}
+    for item in items:
+        mark = item.get_closest_marker("thorough")
+        if mark is None or "but" not in mark.kwargs or not isinstance(item, pytest.Function):
+            continue
+        for begin in mark.kwargs["but"]:
+            kept = item.callspec.id.startswith(begin)
+            key = item.path, item.originalname, begin
+            unused[key] = unused.get(key, True) and not kept
+            if kept and mark in item.own_markers:
+                item.own_markers.remove(mark)
+    lacking = [
+        f"{path}::{name}: no case begins with {begin!r}" for (path, name, begin), no in unused.items() if no
+    ]
+    if lacking and not by_name:
+        raise pytest.UsageError("; ".join(lacking))
 
 
 LONGEST = (ROOT / "tests" / "longest.txt").read_text().split()

@@ -18,6 +18,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SHOWN = [document for document in documents() if not all(map(of_cluster, lines(document)))]
 
 
+@pytest.mark.thorough(
+    but=(
+        "README.md",
+        "core/README.md",
+        "core/docs/how-to/your-script.md",
+        "core/docs/tutorials/ml-engineer.md",
+    )
+)
 @pytest.mark.parametrize("document", SHOWN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_reader_types_what_a_document_shows(document: Path, tmp_path: Path) -> None:
     reader = Reader(tmp_path, {"ALLABOARD_POOL": str(tmp_path / "pool")})

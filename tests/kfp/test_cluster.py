@@ -143,6 +143,7 @@ def test_tasks_of_a_loop_are_told_apart(pods: Pods, job: dict[str, Any]) -> None
     assert len(runs) == 2
 
 
+@pytest.mark.thorough
 def test_results_that_are_no_numbers_do_not_fail_a_step_that_succeeded(
     pods: Pods, job: dict[str, Any]
 ) -> None:
@@ -160,6 +161,7 @@ def test_with_a_mounted_folder_as_store_the_artifacts_name_the_place(
     assert Path(done["parameters"]["checkpoint"]).is_dir()
 
 
+@pytest.mark.thorough
 def test_a_job_that_asks_for_more_than_the_pod_has_fails_and_says_how_to_ask_for_it(
     pods: Pods, job: dict[str, Any]
 ) -> None:

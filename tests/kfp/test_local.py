@@ -91,6 +91,7 @@ def test_a_failed_training_fails_its_step_and_the_pipeline_with_the_reason(
     assert not (started.store / "models").exists()
 
 
+@pytest.mark.thorough(but=("bug",))
 @pytest.mark.parametrize(
     ("code", "why", "cause"),
     [
@@ -126,6 +127,7 @@ def patient(job: dict, folder: str):  # type: ignore[no-untyped-def, type-arg]
     train(job=job, folder=folder).set_retry(2, backoff_duration="1s")
 
 
+@pytest.mark.thorough
 def test_the_retry_of_a_step_resumes_its_training(started: Here) -> None:
     diary = started.folder / "diary"
     environment = {"FAIL_AT": "5", "ONCE": str(started.folder / "once"), "DIARY": str(diary)}
@@ -143,6 +145,7 @@ def loop(folder: str):  # type: ignore[no-untyped-def]
         train(job={"name": "quick", "command": ["python", "quick.py"], "workers": 1}, folder=folder)
 
 
+@pytest.mark.thorough
 def test_steps_of_a_loop_are_runs_of_their_own(started: Here) -> None:
     loop(folder=str(JOBS))
     assert len(started.runs()) == 2
@@ -152,6 +155,7 @@ def test_steps_of_a_loop_are_runs_of_their_own(started: Here) -> None:
 # --- what kfp.local does to its steps ---
 
 
+@pytest.mark.thorough
 def test_what_kfp_local_changes_is_undone(started: Here) -> None:
     """Whole numbers in a mapping arrive as floats there, and every python3 as the interpreter's path."""
     words = started.folder / "words"
@@ -183,6 +187,7 @@ def test_a_pipeline_root_that_kfp_local_would_garble_is_refused(
     assert not here.runs()
 
 
+@pytest.mark.thorough
 def test_a_workspace_that_kfp_local_would_delete_is_refused(here: Here) -> None:
     theirs = here.folder / "work" / "my-files"
     theirs.mkdir()
@@ -224,6 +229,7 @@ def _steps(pipeline: int) -> list[psutil.Process]:
     return psutil.Process(pipeline).children(recursive=True)
 
 
+@pytest.mark.thorough(but=("SIGKILL",))
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
 def test_a_pipeline_that_is_killed_leaves_no_training_behind(here: Here, how: signal.Signals) -> None:
     with _pipeline(here) as pipeline:
@@ -241,6 +247,7 @@ def test_a_pipeline_that_is_killed_leaves_no_training_behind(here: Here, how: si
     assert list_checkpoints(open_store(here.store / "checkpoints" / run.run))[-1].step == 3
 
 
+@pytest.mark.thorough
 def test_ctrl_c_at_the_terminal_stops_the_training(here: Here) -> None:
     with _pipeline(here) as pipeline:
         os.killpg(pipeline.pid, signal.SIGINT)  # a terminal sends it to the whole group
@@ -262,6 +269,7 @@ def test_a_step_that_is_killed_fails_the_pipeline_and_the_run_is_found_again(her
     assert run.owner is not None and run.owner.kind == "attached"
 
 
+@pytest.mark.thorough
 def test_the_training_of_a_step_that_nobody_tries_again_is_stopped_and_may_save(here: Here) -> None:
     patient = "import allaboard_kfp.step as s; s.PATIENCE = 3.0"
     (here.folder / "sitecustomize.py").write_text(patient)
@@ -289,6 +297,7 @@ def branching(job: dict, folder: str):  # type: ignore[no-untyped-def, type-arg]
         collect_checkpoint(source=trained.outputs["checkpoints"], into="store://poor")
 
 
+@pytest.mark.thorough(but=("a number that is enough",))
 @pytest.mark.parametrize(
     ("script", "branch"),
     [("quick.py", "good"), ("untold.py", "poor")],

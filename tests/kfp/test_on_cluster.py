@@ -83,6 +83,7 @@ def test_members_are_pods_of_their_own_and_the_result_is_handed_over(
 QUEUED = {**JOB, "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}}
 
 
+@pytest.mark.thorough
 def test_no_clock_and_no_deadline_of_a_step_counts_what_a_queue_takes(
     cluster: FakeCluster, artifacts: Of, capsys: pytest.CaptureFixture[str]
 ) -> None:

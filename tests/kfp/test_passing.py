@@ -332,6 +332,7 @@ def cluster(here: Here, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Cluste
     return Cluster(here, s3)
 
 
+@pytest.mark.thorough
 def test_every_type_arrives_as_its_author_wrote_it_in_pods(cluster: Cluster) -> None:
     done = cluster.run(typed)
     assert [seen(pod["log"])[0] for pod in done.values()] == SEEN
@@ -344,6 +345,7 @@ def test_loops_over_typed_and_untyped_items_in_pods(cluster: Cluster) -> None:
     assert sorted(found, key=json.dumps) == sorted(SWEPT, key=json.dumps)
 
 
+@pytest.mark.thorough
 def test_the_chain_passes_artifacts_in_pods(cluster: Cluster) -> None:
     done = cluster.run(artifacts, folder=str(JOBS), store=cluster.store)
     assert [*done] == ["prepare-shards", "train", "collect-checkpoint", "evaluate", "promote"]

@@ -67,6 +67,7 @@ def test_what_is_right_is_uploaded_and_downloaded_by_the_next_step(run: Any) -> 
     assert run("right", given={"uri": model["uri"]})["parameters"] == {"Output": "a model"}
 
 
+@pytest.mark.thorough(but=("astray",))
 @pytest.mark.parametrize("how", ["astray", "same bucket"])
 def test_an_artifact_that_points_out_of_the_pipeline_run_fails_its_step(run: Any, how: str) -> None:
     refused = run(how)
@@ -81,6 +82,7 @@ def test_a_nan_in_the_metadata_fails_its_step(run: Any) -> None:
     assert refused["code"] == 1 and "failed to unmarshall ExecutorOutput" in refused["log"]
 
 
+@pytest.mark.thorough
 def test_of_a_failed_step_nothing_is_kept(run: Any) -> None:
     failed = run("fails")
     assert failed["code"] == 7 and "artifacts" not in failed

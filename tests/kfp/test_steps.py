@@ -227,6 +227,7 @@ def test_a_step_that_succeeded_and_was_killed_before_it_said_so_hands_over_what_
     assert (tmp_path / "diary").read_text() == "0\n"  # it was run once
 
 
+@pytest.mark.thorough
 def test_a_step_that_was_killed_after_the_hand_over_hands_over_once_more(
     here: Here, artifacts: Of, job: Any, tmp_path: Path
 ) -> None:
@@ -280,6 +281,7 @@ def test_the_next_try_of_a_failed_step_resumes_it(
     assert "resumed from step 4" in page
 
 
+@pytest.mark.thorough
 def test_tasks_and_pipeline_runs_are_told_apart(here: Here, artifacts: Of, job: Any) -> None:
     names = {
         trained(artifacts, job, task)[0].run for task in ("train", "train-2", "for-loop-2-iteration-0/train")
@@ -288,6 +290,7 @@ def test_tasks_and_pipeline_runs_are_told_apart(here: Here, artifacts: Of, job: 
     assert len(here.runs()) == 3
 
 
+@pytest.mark.thorough(but=("SIGTERM",))
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda n: n.name)
 def test_a_signal_to_the_step_stops_the_run_which_saves(
     here: Here, artifacts: Of, job: Any, number: signal.Signals
@@ -513,6 +516,7 @@ def test_a_confusion_matrix_and_a_roc_curve_are_shown_and_kept_from_the_gate(art
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_picture_that_cannot_be_drawn_is_refused_and_the_numbers_stay(
     artifacts: Of, job: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

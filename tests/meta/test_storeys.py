@@ -51,6 +51,9 @@ def sources(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough(
+    but=("core/allaboard/nowhere", "core/allaboard/inside", "provider", "core/allaboard/report/page")
+)
 @pytest.mark.parametrize(
     ("where", "statement", "contract"),
     [

@@ -95,6 +95,7 @@ def test_a_docstring_opens_with_a_noun_or_a_verb(room: Path) -> None:
     assert questions == []
 
 
+@pytest.mark.thorough
 def test_no_exception_is_left_without_its_field() -> None:
     fields = {
         (within(path), owner, name)

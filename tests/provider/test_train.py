@@ -259,6 +259,7 @@ def test_a_run_that_a_person_stopped_is_not_started_again_by_a_retry() -> None:
     assert "exited" not in str(failure.value)
 
 
+@pytest.mark.thorough
 def test_attempts_of_the_policy_are_made_by_the_worker_in_both_modes() -> None:
     once = (
         "import os, time; os.environ['ALLABOARD_ATTEMPT'] == '1' and os.kill(os.getpid(), 9); time.sleep(3)"

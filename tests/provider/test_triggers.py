@@ -344,6 +344,7 @@ def test_an_airflow_that_does_not_answer_the_first_trigger_hinders_it_not(
 # -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(but=("on_task_instance_failed",))
 @pytest.mark.parametrize(
     "hook", ["on_task_instance_failed", "on_task_instance_success", "on_task_instance_skipped"]
 )
@@ -471,6 +472,7 @@ def test_a_folder_of_another_machine_is_not_looked_for_here(tmp_path: Path) -> N
     assert fired(CheckpointTrigger(uri=str(tmp_path), fingerprint=gone))["status"] == "elsewhere"
 
 
+@pytest.mark.thorough
 def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reason_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

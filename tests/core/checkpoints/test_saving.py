@@ -306,6 +306,7 @@ def test_a_full_disk_is_one_clear_error_and_nothing_half_written(small_disk: Pat
     assert steps(store) == [1, 2]
 
 
+@pytest.mark.thorough
 def test_a_full_disk_under_torch_is_the_same_error(small_disk: Path) -> None:
     torch = pytest.importorskip("torch")
     store = open_store(small_disk / "run-1")

@@ -73,6 +73,7 @@ def test_torn_ones_are_named_and_not_listed(saved: Terminal) -> None:
     assert steps(saved, "digits") == STEPS[:-1]
 
 
+@pytest.mark.thorough
 def test_the_end_of_a_run_names_its_newest_checkpoint(saved: Terminal) -> None:
     page = saved("status", "digits").out
     assert f"checkpoint  {saved.folder}/{place(saved)}/step-000000000050" in page
@@ -119,6 +120,7 @@ def test_a_damaged_newest_is_passed_over_and_said(saved: Terminal) -> None:
     assert said.code == 0 and "step-000000000040" in said.out and "step 50 was passed over" in said.err
 
 
+@pytest.mark.thorough
 def test_pruning(saved: Terminal) -> None:
     said = saved("checkpoints", "prune", "digits", "--keep", "2", "--best", "accuracy:max")
     assert said.code == 0 and "kept steps 30, 40, 50; retired steps 10, 20" in said.out
@@ -144,6 +146,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough(but=("no such step", "no such run"))
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_not_there(saved: Terminal, case: str) -> None:
     words, code, expected = WRONG[case]
@@ -198,6 +201,7 @@ result(has_state=int("trainer_state.json" in os.listdir(context().checkpoint)))
 """
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_another_library_is_adopted_and_evaluated(ab: Terminal) -> None:
     out = ab.folder / "out"
     shutil.copytree(SAMPLES / "hugging_face_trainer", out)

@@ -104,6 +104,7 @@ def test_every_command_knows_the_copies(knows_folders: Terminal, uri: str) -> No
     assert promoted.json["promoted"] and promoted.json["champion"]["step"] == 8
 
 
+@pytest.mark.thorough
 def test_on_another_node_the_next_attempt_goes_on_from_the_bucket(knows_folders: Terminal, uri: str) -> None:
     ab = knows_folders
     command = ["python", "train.py", "--resume", "{checkpoint}"]
@@ -132,6 +133,7 @@ def test_with_all_of_the_machine_lost_the_same_key_goes_on_from_the_bucket(
     assert begun(ab)[-1]["from"] == 4
 
 
+@pytest.mark.thorough
 def test_a_torn_one_is_moved_aside_and_the_bucket_has_the_newest(knows_folders: Terminal, uri: str) -> None:
     ab = knows_folders
     job = a_job(ab, uri, environment={"DIES": "6", "PAUSE": "0.2"})

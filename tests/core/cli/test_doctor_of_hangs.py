@@ -44,6 +44,7 @@ def here(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loc
     yield backend
 
 
+@pytest.mark.thorough
 def test_the_rank_that_does_not_come_is_named_with_its_line(here: LocalBackend, tmp_path: Path) -> None:
     here.launch(a_plan(tmp_path, TRAINS, workers=3), Owner("test"))
     run = here.list()[0].run

@@ -53,6 +53,7 @@ def test_steps_that_are_printed_now_are_healthy(ab: Terminal) -> None:
     assert doctor(ab, STEPS)["code"] == "healthy"
 
 
+@pytest.mark.thorough(but=("script0",))
 @pytest.mark.parametrize("script", [FAILING_SAVES, NAN])
 def test_steps_beside_a_trouble_are_not(ab: Terminal, script: str) -> None:
     assert doctor(ab, script)["code"] != "healthy"

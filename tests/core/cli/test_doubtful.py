@@ -57,6 +57,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.thorough(but=("script0", "print('x')"))
 @pytest.mark.parametrize(
     ("script", "shell", "sentence"),
     [
@@ -82,6 +83,7 @@ def test_it_is_told_wherever_somebody_looks(
     assert sentence in page and "success_doubtful" in page
 
 
+@pytest.mark.thorough(but=("script0",))
 @pytest.mark.parametrize("script", [SIGTERM_AT_9, STOPS_EARLY])
 def test_an_end_that_says_why_is_a_success(ab: Terminal, script: str) -> None:
     ran = ab("run", ab.job(script))

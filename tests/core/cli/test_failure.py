@@ -248,6 +248,7 @@ def test_a_command_line_that_is_wrong(ab: Terminal, case: str, form: str) -> Non
     nothing_was_left(ab)
 
 
+@pytest.mark.thorough(but=("status", "logs", "stop"))
 @pytest.mark.parametrize(
     "verb", ["status", "report", "follow", "logs", "events", "stop", "suspend", "resume", "delete"]
 )
@@ -401,6 +402,7 @@ def test_a_stdout_that_takes_nothing_is_a_sentence_at_most(
     assert "Exception ignored" not in done.stderr and done.returncode in (0, 1, 2), done
 
 
+@pytest.mark.thorough(but=("words0", "words8", "words13"))
 @pytest.mark.parametrize(
     "words",
     [["list"], ["list", "--json"], ["engines"], ["--help"], ["--version"], ["list", "--help"], ["schema"],
@@ -434,6 +436,7 @@ def test_a_closed_pipe_is_no_error(ab: Terminal, words: list[str]) -> None:
     assert reading.stderr.read() == "" and reading.wait() == 0
 
 
+@pytest.mark.thorough
 def test_all_streams_may_be_closed(ab: Terminal) -> None:
     """No file of a run gets the number of one of them."""
     line = " ".join([*ab.command("run", ab.job()), "<&- >&- 2>&-"])

@@ -103,6 +103,7 @@ def test_what_it_saved_is_known_to_every_command(foreign: Terminal) -> None:
     assert [mark["step"] for mark in marks["checkpoints"]] == [8, 6, 4, 2]
 
 
+@pytest.mark.thorough
 def test_another_run_begins_from_scratch_and_touches_nothing(foreign: Terminal) -> None:
     job = a_job(foreign, policy={"restart": "never"})
     (foreign.folder / "killed").touch()
@@ -158,6 +159,7 @@ else:
 """
 
 
+@pytest.mark.thorough
 def test_a_member_that_starts_while_another_saves_moves_nothing(foreign: Terminal) -> None:
     (foreign.folder / "train.py").write_text(GANG)
     command = ["python", "train.py", "--resume", "{checkpoint}"]
@@ -253,6 +255,7 @@ for number in range(6 - done):
 """
 
 
+@pytest.mark.thorough
 def test_rounds_of_a_run_that_resumed_are_those_of_its_curve(ab: Terminal) -> None:
     shutil.copy(SAMPLES / "xgboost" / "model_1.ubj", ab.folder / "model_1.ubj")
     (ab.folder / "out").mkdir()

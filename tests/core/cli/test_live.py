@@ -277,6 +277,7 @@ def test_ctrl_c_at_a_terminal_stops_the_run(ab: Terminal) -> None:
     assert ab.processes(ab.runs()[0]) == []
 
 
+@pytest.mark.thorough
 def test_closing_the_terminal_leaves_the_run(ab: Terminal) -> None:
     screen = Screen(ab, "run", ab.job(WAITS))
     ab.until_said("ready")
@@ -301,6 +302,7 @@ def test_following_on_a_terminal(ab: Terminal) -> None:
     assert "step 40/40" in screen.text
 
 
+@pytest.mark.thorough
 def test_ctrl_c_while_following_leaves_the_run(ab: Terminal) -> None:
     assert ab("run", ab.job(WAITS), "--detach").code == 0
     ab.until_said("ready")
@@ -313,6 +315,7 @@ def test_ctrl_c_while_following_leaves_the_run(ab: Terminal) -> None:
     assert ab("stop", "digits").code == 0
 
 
+@pytest.mark.thorough
 def test_a_dumb_terminal_gets_plain_lines(ab: Terminal) -> None:
     screen = Screen(ab, "run", ab.job(TRAINS), kind="dumb")
     assert screen.end() == 0

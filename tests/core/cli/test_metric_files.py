@@ -62,6 +62,7 @@ def test_what_the_script_prints_stands_first(ab: Terminal) -> None:
     assert [*status["metrics_from"]] == ["val_loss"]
 
 
+@pytest.mark.thorough
 def test_a_second_attempt_goes_on_from_the_files_of_the_first(ab: Terminal) -> None:
     script = """
 import os, sys

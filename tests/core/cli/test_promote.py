@@ -53,6 +53,7 @@ def test_a_runs_folder_means_its_newest_checkpoint(saved: Terminal) -> None:
     assert said.json["metrics"]["step"] == 20
 
 
+@pytest.mark.thorough
 def test_a_failed_evaluation(saved: Terminal) -> None:
     job = saved.job("raise ValueError('odd')", file="bad.json", name="bad", policy={"restart": "never"})
     said = saved("evaluate", job, "--checkpoint", at(saved, 10))
@@ -63,6 +64,7 @@ def test_a_failed_evaluation(saved: Terminal) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_that_is_not_there_starts_nothing(saved: Terminal) -> None:
     before = saved.runs()
     said = saved("evaluate", "evaluate.json", "--checkpoint", at(saved, 99))
@@ -102,6 +104,7 @@ def test_the_first_is_the_champion_and_only_a_better_one_follows(saved: Terminal
     )
 
 
+@pytest.mark.thorough
 def test_thresholds(saved: Terminal) -> None:
     said = saved("promote", at(saved, 20), "--into", "champions", "--threshold", "accuracy>=0.97")
     assert (
@@ -116,6 +119,7 @@ def test_thresholds(saved: Terminal) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_the_metrics_of_an_evaluation_count(saved: Terminal) -> None:
     evaluated = saved("evaluate", "evaluate.json", "--checkpoint", at(saved, 20), "--json").out
     saved.write("evaluation.json", evaluated)
@@ -175,6 +179,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough(but=("two things", "no checkpoint"))
 @pytest.mark.parametrize("case", WRONG)
 def test_what_cannot_be_promoted(saved: Terminal, case: str) -> None:
     saved.write("list.json", "[1]")

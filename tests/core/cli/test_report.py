@@ -107,6 +107,7 @@ def trained(ab: Terminal) -> Terminal:
     return ab
 
 
+@pytest.mark.thorough
 def test_an_earlier_page_of_the_run_is_replaced_and_nothing_else_unasked(trained: Terminal) -> None:
     (run,) = trained.runs()
     path = trained.folder / f"{run}.html"
@@ -120,6 +121,7 @@ def test_an_earlier_page_of_the_run_is_replaced_and_nothing_else_unasked(trained
     assert {p.name for p in trained.folder.iterdir()} == {"job.json", "job.py", path.name}
 
 
+@pytest.mark.thorough
 def test_a_place_that_takes_no_page_is_one_sentence(trained: Terminal) -> None:
     (trained.folder / "folder").mkdir()
     for place, code, words in (
@@ -132,6 +134,7 @@ def test_a_place_that_takes_no_page_is_one_sentence(trained: Terminal) -> None:
     assert trained("report", "digits", "-o", "-", "--json").code == 2
 
 
+@pytest.mark.thorough
 def test_a_reader_that_has_seen_enough_of_a_page_is_no_error(trained: Terminal) -> None:
     reading = trained.start("report", "digits", "-o", "-")
     assert reading.stdout is not None and reading.stderr is not None
@@ -139,6 +142,7 @@ def test_a_reader_that_has_seen_enough_of_a_page_is_no_error(trained: Terminal) 
     assert reading.stderr.read() == "" and reading.wait() == 0
 
 
+@pytest.mark.thorough
 def test_several_runs_are_compared_and_a_job_has_a_history(ab: Terminal) -> None:
     for n in (1, 2):
         assert ab("run", ab.job(environment={"LR": str(n)}), "--key", f"k{n}").code == 0
@@ -184,6 +188,7 @@ def test_words_that_name_no_page_are_one_sentence(trained: Terminal) -> None:
         assert found.code == 2 and said in found.err and found.err.count("\n") == 1, found.err
 
 
+@pytest.mark.thorough
 def test_many_lines_make_no_large_page(ab: Terminal) -> None:
     script = "for n in range(40_000):\n    print(n, 'x' * 500)\nprint('y' * 5_000_000)"
     assert ab("run", ab.job(script)).code == 0

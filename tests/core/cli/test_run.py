@@ -66,6 +66,7 @@ def test_a_run_that_fails_says_why_and_what_to_do(ab: Terminal) -> None:
     assert f"allaboard logs {run} master-0" in text and "--key once/" in text
 
 
+@pytest.mark.thorough
 def test_the_last_lines_are_those_of_the_member_that_failed_first(ab: Terminal) -> None:
     script = """
 import os, sys, time
@@ -96,6 +97,7 @@ def test_a_deadline_is_exit_code_4(ab: Terminal) -> None:
     assert said.code == 4 and "ran out of time" in said.err and "policy.deadline" in said.err
 
 
+@pytest.mark.thorough
 def test_a_run_stopped_from_elsewhere_is_exit_code_3(ab: Terminal) -> None:
     process = ab.start("run", ab.job(WAITS))
     ab.until_said("ready")
@@ -105,6 +107,7 @@ def test_a_run_stopped_from_elsewhere_is_exit_code_3(ab: Terminal) -> None:
     assert said.code == 3 and "was stopped" in said.err and "the GPUs are needed" in said.err
 
 
+@pytest.mark.thorough
 def test_a_deleted_run_is_exit_code_3(ab: Terminal) -> None:
     process = ab.start("run", ab.job(WAITS))
     ab.until_said("ready")
@@ -112,6 +115,7 @@ def test_a_deleted_run_is_exit_code_3(ab: Terminal) -> None:
     assert finished(process).code == 3
 
 
+@pytest.mark.thorough
 def test_restarts_are_told_as_they_happen(ab: Terminal) -> None:
     script = """
 import pathlib, sys
@@ -124,6 +128,7 @@ sys.exit(len(tries.read_text()) < 3)
     assert "exited with code 1; restart 1" in said.out and "exited with code 1; restart 2" in said.out
 
 
+@pytest.mark.thorough
 def test_every_call_trains_anew_without_a_key(ab: Terminal) -> None:
     job = ab.job()
     assert ab("run", job).code == ab("run", job).code == 0
@@ -194,6 +199,7 @@ def test_a_stopped_run_goes_on_under_its_key(ab: Terminal) -> None:
     assert said.code == 0 and "attempt 2" in said.out and "the one before stopped" in said.out
 
 
+@pytest.mark.thorough(but=("15-SIGTERM",))
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
 def test_the_first_signal_stops_the_run_and_waits_until_it_has_saved(
     ab: Terminal, number: int, word: str
@@ -263,6 +269,7 @@ def test_a_terminal_that_goes_away_leaves_the_run(ab: Terminal) -> None:
     assert ab("stop", run).code == 0
 
 
+@pytest.mark.thorough
 def test_a_terminal_that_goes_away_beside_a_json_object(ab: Terminal) -> None:
     process = ab.start("run", ab.job(WAITS), "--json")
     ab.until_said("ready")
@@ -272,6 +279,7 @@ def test_a_terminal_that_goes_away_beside_a_json_object(ab: Terminal) -> None:
     assert ab("stop", "digits").code == 0
 
 
+@pytest.mark.thorough
 def test_under_nohup_the_client_stays(ab: Terminal) -> None:
     process = ab.start("run", ab.job(WAITS), preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     ab.until_said("ready")
@@ -295,6 +303,7 @@ def test_what_somebody_else_took_over_is_left_alone(ab: Terminal) -> None:
     assert finished(second).code == 3
 
 
+@pytest.mark.thorough
 def test_nobody_reads_its_output_and_it_still_follows(ab: Terminal) -> None:
     reader, writer = os.pipe()
     process = ab.start("run", ab.job(WAITS), stdout=writer)
@@ -305,6 +314,7 @@ def test_nobody_reads_its_output_and_it_still_follows(ab: Terminal) -> None:
     assert finished(process).code == 3
 
 
+@pytest.mark.thorough
 def test_a_lost_run_is_tried_again_as_often_as_it_was_said(ab: Terminal) -> None:
     script = """
 import os, pathlib, signal, time
@@ -368,6 +378,7 @@ def test_what_has_no_meaning_here_is_named_in_one_line(ab: Terminal) -> None:
     assert "slots of one machine go to whoever came first" in said.out
 
 
+@pytest.mark.thorough
 def test_a_gang_too_large_is_shrunk_with_a_word(ab: Terminal) -> None:
     job = ab.job(workers=2, resources={"cpu": 10_000})
     said = ab("run", job)
@@ -387,6 +398,7 @@ def test_members_get_the_callers_environment_and_it_is_not_written_down(ab: Term
     assert written and not any(b"hush-hush" in p.read_bytes() for p in written)
 
 
+@pytest.mark.thorough
 def test_python_dash_m_and_a_job_in_another_folder(ab: Terminal, tmp_path: Path) -> None:
     ab.job("print(open('beside.txt').read())")
     ab.write("beside.txt", "members start beside the job file")
@@ -405,6 +417,7 @@ GOES = "print('reads rows')\nprint('epoch 1 loss 0.5')\n"
 ODD = "print('reads rows')\nprint('the column age is missing')\nraise ValueError('odd')\n"
 
 
+@pytest.mark.thorough
 def test_the_doctor_says_what_differs_since_the_last_good_run(ab: Terminal) -> None:
     fields: dict[str, Any] = {"code": ["job.py"], "policy": {"restart": "never"}}
     assert ab("run", ab.job(GOES, **fields), "--key", "monday").code == 0
@@ -433,6 +446,7 @@ sys.exit(int(sys.argv[2]))
 """
 
 
+@pytest.mark.thorough
 def test_another_version_of_a_package_is_told(ab: Terminal) -> None:
     script = ab.folder / "with.py"
     script.write_text(WITH)

@@ -49,6 +49,7 @@ def within(ab: Terminal, user: int, limit: int, *words: str) -> Said:
     )
 
 
+@pytest.mark.thorough(but=("True-2", "False-1"))
 @pytest.mark.parametrize("limit", [1, 2, 3])
 @pytest.mark.parametrize("as_json", [False, True])
 def test_no_more_processes(ab: Terminal, limit: int, as_json: bool) -> None:
@@ -85,6 +86,7 @@ def test_no_proc(ab: Terminal, no_proc: Terminal) -> None:
     assert ab.runs() == [] and no_proc("list").code == 0 and no_proc("check", job).code == 0
 
 
+@pytest.mark.thorough
 def test_a_run_is_stopped_and_deleted_where_proc_is_missing(ab: Terminal, no_proc: Terminal) -> None:
     assert ab("run", ab.job("", command=LONG, workers=2), "--detach").code == 0
     wait_for(lambda: {m.phase for m in ab.seen().members} == {"running"})
@@ -95,6 +97,7 @@ def test_a_run_is_stopped_and_deleted_where_proc_is_missing(ab: Terminal, no_pro
     assert members and not any(Path(f"/proc/{pid}/environ").exists() for pid in members)
 
 
+@pytest.mark.thorough(but=("4",))
 @pytest.mark.parametrize("inodes", [2, 4, 6])
 def test_a_pool_without_inodes(ab: Terminal, tmp_path: Path, inodes: int) -> None:
     """The run waits, and says why, until there is room, or it is stopped."""

@@ -73,6 +73,7 @@ def test_json_is_one_object_beside_the_printed_file(ab: Terminal) -> None:
     assert said.code == 0 and said.json["metrics"] == {"ok": 1} and "stands for" in said.err
 
 
+@pytest.mark.thorough
 def test_a_shell_script_and_an_executable_run(ab: Terminal) -> None:
     ab.write("go.sh", 'test "$1" = left && test "$WORLD_SIZE" = 2\n')
     assert ab("run", "go.sh", "-w", "2", "--", "left").code == 0
@@ -83,6 +84,7 @@ def test_a_shell_script_and_an_executable_run(ab: Terminal) -> None:
     assert ab("run", "trainer").code == 0
 
 
+@pytest.mark.thorough
 def test_the_command_to_continue_is_that_of_the_script(ab: Terminal) -> None:
     ab.write("train.py", "raise SystemExit(3)\n")
     said = ab("run", "train.py", "-w", "2", "--key", "night one", "--", "--tries", "1 or 2")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from allaboard.runs.observation import State
 from allaboard.runs.status import state_of
 from tests.core.backends.local.helpers import supervisor_and_keeper
@@ -66,6 +68,7 @@ def test_stopping_what_has_ended_changes_nothing(ab: Terminal) -> None:
     assert state_of(ab.seen()) is State.SUCCEEDED and ab.seen().stop is None
 
 
+@pytest.mark.thorough
 def test_stop_ends_what_clean_pods_none_kept(ab: Terminal) -> None:
     script = """
 import os, time
@@ -95,6 +98,7 @@ def test_suspend_and_resume(ab: Terminal) -> None:
     assert ab("stop", run).code == 0
 
 
+@pytest.mark.thorough
 def test_what_has_ended_can_neither_be_suspended_nor_resumed(ab: Terminal) -> None:
     assert ab("run", ab.job()).code == 0
     for verb in ("suspend", "resume"):
@@ -126,6 +130,7 @@ def test_delete_stops_a_live_run_first(ab: Terminal) -> None:
     assert said.code == 0 and said.json == {"run": run, "deleted": True}
 
 
+@pytest.mark.thorough
 def test_whoever_waits_for_a_stop_may_leave(ab: Terminal) -> None:
     run = live(ab, STUBBORN, spot={"grace": "1h"})
     waiting = ab.start("stop", "digits")
@@ -136,6 +141,7 @@ def test_whoever_waits_for_a_stop_may_leave(ab: Terminal) -> None:
     assert ab("stop", "digits", "--now").code == 0
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_lost_with_its_members_lets_nobody_wait(ab: Terminal) -> None:
     """The last that its supervisor wrote says that they run."""
     assert ab("run", ab.job(WAITS, workers=2), "--detach").code == 0

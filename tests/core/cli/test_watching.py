@@ -54,6 +54,7 @@ def test_the_page_of_a_failed_run_says_why_and_exits_0(ab: Terminal) -> None:
     assert "to do: fix the script" in said.out
 
 
+@pytest.mark.thorough
 def test_the_page_of_a_live_run(ab: Terminal) -> None:
     assert (
         ab(
@@ -72,6 +73,7 @@ def test_the_page_of_a_live_run(ab: Terminal) -> None:
     assert set(body) == STATUS and body["state"] == "running" and body["progress"]["step"] == 3
 
 
+@pytest.mark.thorough
 def test_the_clock_of_the_phase_that_is_on_goes_on_between_two_looks(ab: Terminal) -> None:
     assert ab("run", ab.job(WAITS), "--detach").code == 0
     ab.until_said("ready")
@@ -80,6 +82,7 @@ def test_the_clock_of_the_phase_that_is_on_goes_on_between_two_looks(ab: Termina
     assert (first["admitted"], first["scheduled"]) == (second["admitted"], second["scheduled"])
 
 
+@pytest.mark.thorough(but=("the beginning",))
 @pytest.mark.parametrize("name", ["the id", "the beginning", "the job"])
 def test_a_run_is_named_by_its_id_the_beginning_or_its_job(ab: Terminal, name: str) -> None:
     assert ab("run", ab.job()).code == ab("run", ab.job()).code == 0
@@ -150,6 +153,7 @@ def test_following_in_json_lines(ab: Terminal) -> None:
     assert [line["state"] for line in lines].count("succeeded") == 1 and lines[-1]["state"] == "succeeded"
 
 
+@pytest.mark.thorough
 def test_a_follower_stops_nothing(ab: Terminal) -> None:
     assert ab("run", ab.job(WAITS), "--detach").code == 0
     ab.until_said("ready")
@@ -163,6 +167,7 @@ def test_a_follower_stops_nothing(ab: Terminal) -> None:
     assert state_of(ab.seen()) is State.RUNNING and ab.seen().stop is None
 
 
+@pytest.mark.thorough
 def test_a_follower_of_a_stopped_run_ends_with_3(ab: Terminal) -> None:
     assert ab("run", ab.job(WAITS), "--detach").code == 0
     ab.until_said("ready")

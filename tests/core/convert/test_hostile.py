@@ -157,6 +157,7 @@ spec:
     assert restart.suggestion == "OnFailure"
 
 
+@pytest.mark.thorough
 def test_what_is_told_of_a_broken_manifest_holds_no_secret() -> None:
     rng = random.Random("secrets")
     told = 0

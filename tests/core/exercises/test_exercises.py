@@ -123,6 +123,7 @@ def test_a_command_that_exits_1_is_retried_three_times_and_every_try_is_there_to
     ]
 
 
+@pytest.mark.thorough
 def test_one_bad_member_is_retried_alone_and_what_still_runs_is_removed(ab: Terminal) -> None:
     script = """
 import os, sys, time

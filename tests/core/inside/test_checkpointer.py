@@ -236,6 +236,7 @@ def test_a_part_keeps_its_name_when_its_step_is_saved_again(run: Store) -> None:
     assert found.path("model.bin").read_bytes() == b"second"
 
 
+@pytest.mark.thorough
 def test_what_torch_saves_comes_back_on_the_cpu(run: Store) -> None:
     torch = pytest.importorskip("torch")
     state: Any = {"model": {"weight": torch.arange(6.0).reshape(2, 3)}, "step": 7, "name": "net"}
@@ -781,14 +782,9 @@ def test_a_slow_step_is_no_reason_to_leave_before_rank_0_could(monkeypatch: pyte
     assert left == [True]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "order",
-    [
-        "together",
-        *(pytest.param(order, marks=pytest.mark.thorough) for order in ("rank 0 first", "rank 1 first")),
-    ],
-)
+@pytest.mark.parametrize("order", ["together", "rank 0 first", "rank 1 first"])
 def test_sigterm_to_a_gang_saves_once_and_all_exit_143_without_a_traceback(run: Store, order: str) -> None:
     pytest.importorskip("torch")
     with Gang(TRAIN, run, 2, STEPS="100000", PACE="0.01", ALLABOARD_CHECKPOINT_EVERY="100000") as ranks:
@@ -837,6 +833,7 @@ def test_a_checkpoint_of_two_ranks_resumes_at_other_world_sizes(run: Store) -> N
     assert [found.manifest.world_size for found in list_checkpoints(run)] == [2, 2, 1, 3]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_all_ranks_take_what_rank_0_found(run: Store, tmp_path: Path) -> None:
     """Rank 1 looks at another disk, where there is nothing; without agreement it would start at 0."""
@@ -1065,6 +1062,7 @@ def test_a_script_killed_at_any_moment_resumes_from_a_bucket(bucket: Store) -> N
     assert of_kind(again.out, "resumed")[0]["step"] == newest.step
 
 
+@pytest.mark.thorough
 def test_what_a_killed_resume_had_fetched_goes_with_the_next(bucket: Store, tmp_path: Path) -> None:
     a_checkpoint(bucket, 5)
     body = """

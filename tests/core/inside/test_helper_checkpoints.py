@@ -127,6 +127,7 @@ def adopted(folder: Path) -> list[int]:
 COMMAND = ["python3", "train.py", "--resume", "{checkpoint}"]
 
 
+@pytest.mark.thorough(but=("3.8",))
 def test_each_start_of_a_container_gets_the_newest_whole_one(python: Path, helper: Path) -> None:
     folder = helper.parent
     (folder / "train.py").write_text(TRAINS)
@@ -162,6 +163,7 @@ def test_a_shell_gets_it_as_a_variable(helper: Path) -> None:
     assert f"[--resume {newest}] ckpt={newest}\n" in run(helper, shows, environ)[1]
 
 
+@pytest.mark.thorough
 def test_all_members_start_with_what_rank_0_chose(helper: Path) -> None:
     folder = helper.parent
     (folder / "train.py").write_text(f"{SAVES}\nsave('out', 6)\nsave('out', 8, whole=False)")
@@ -280,6 +282,7 @@ def test_the_command_has_the_mask_and_the_actions_of_any_other(helper: Path) -> 
     assert run(helper, words, environment(**variables(helper.parent)))[1] == plain
 
 
+@pytest.mark.thorough(but=("3.8",))
 def test_as_pid_1_of_any_user_on_a_read_only_root(python: Path, helper: Path) -> None:
     folder = helper.parent
     (folder / "out").chmod(0o777)
@@ -297,6 +300,7 @@ def test_as_pid_1_of_any_user_on_a_read_only_root(python: Path, helper: Path) ->
     assert adopted(folder) == [2, 4]
 
 
+@pytest.mark.thorough
 def test_stacks_are_those_of_the_command(helper: Path) -> None:
     """Neither py-spy nor a signal is sent to the helper, which stands above it."""
     from allaboard.backends.kubernetes.stacks.asking import read

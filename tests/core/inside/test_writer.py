@@ -119,6 +119,7 @@ def assert_taken_over(ended: tuple[int, str], old: Process, new: Process) -> Non
     assert (int(found[1]), int(found[3])) == (new.popen.pid, old.popen.pid)
 
 
+@pytest.mark.thorough(but=("bucket-parts", "disk-parts", "disk-manifest"))
 @pytest.mark.parametrize("stop", ["parts", "manifest"])
 def test_who_was_taken_over_in_the_middle_of_a_save_saves_no_more(run: Store, stop: str) -> None:
     """And the one checkpoint that may still appear, when it wakes after its last look, counts for nobody."""
@@ -139,6 +140,7 @@ def test_who_was_taken_over_in_the_middle_of_a_save_saves_no_more(run: Store, st
         assert lineage.histories(run)[7] == ["old"] * 3 + ["new"] * 3 + ["third"]
 
 
+@pytest.mark.thorough(but=("disk",))
 def test_one_that_resumes_and_does_no_step_takes_nothing_over(run: Store) -> None:
     with process(run, "old", 100, "manifest") as old:
         old.wait_for("done 3")
@@ -175,6 +177,7 @@ def test_at_random_moments_nothing_is_mixed_and_nothing_is_resumed_wrongly(
     assert seen["problems"] == [] and seen["rounds"] == seen["ended"] == rounds
 
 
+@pytest.mark.thorough(but=("disk",))
 def test_a_member_of_a_taken_over_attempt_does_not_take_the_folder_back(run: Store) -> None:
     """Its restarts would take over from one another for ever."""
     with process(run, "old", 3, ALLABOARD_MARK="one") as old:
@@ -191,6 +194,7 @@ def test_a_member_of_a_taken_over_attempt_does_not_take_the_folder_back(run: Sto
 # --- who is no writer
 
 
+@pytest.mark.thorough(but=("disk",))
 def test_a_script_that_only_reads_takes_over_from_nobody(run: Store, tmp_path: Path) -> None:
     with process(run, "trains", 4, "parts") as trains:
         trains.wait_stopped()
@@ -272,6 +276,7 @@ def test_a_hot_copy_of_a_history_that_was_left_is_not_resumed_from(
 # --- places
 
 
+@pytest.mark.thorough
 def test_a_server_without_conditional_writes_is_told_once_and_refuses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -309,6 +314,7 @@ def test_a_save_asks_for_one_object_more_at_each_look(
     assert asked == ["writers/000000000002.json"] * 2
 
 
+@pytest.mark.thorough(but=("disk",))
 def test_the_list_of_checkpoints_shows_one_history(
     run: Store, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -295,6 +295,7 @@ def race(store: Store, *promoters: list[str]) -> list[dict[str, Any]]:
     return [json.loads(out) for out, _ in said]
 
 
+@pytest.mark.thorough(but=("disk",))
 def test_two_promoters_at_once_never_share_a_number_and_lose_no_history(store: Store) -> None:
     candidate = a_candidate(store, 10)
     count = 60 if store.local_path() else 15
@@ -318,6 +319,7 @@ def test_two_promoters_at_once_never_share_a_number_and_lose_no_history(store: S
     assert one["lost"] + two["lost"] > 0  # they did race
 
 
+@pytest.mark.thorough(but=("disk",))
 def test_whoever_loses_is_judged_again_by_the_new_champion(store: Store) -> None:
     """With a gate the champions only get better, whoever wins which race."""
     candidate = a_candidate(store, 10)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from allaboard.follow.printed import ProgressReader
 from allaboard.follow.progress import add_report
 from allaboard.report.history import MOST_CURVES, MOST_POINTS, Saved, history
@@ -71,6 +73,7 @@ def test_a_very_long_curve_keeps_its_ends_and_its_shape() -> None:
     assert [step for step, _ in points] == sorted({step for step, _ in points})
 
 
+@pytest.mark.thorough
 def test_a_very_long_curve_keeps_its_extremes() -> None:
     odd = {30_001: 1000.0, 70_002: -1000.0}
     told = history(encode("progress", step=n, loss=odd.get(n, 1.0)) for n in range(1, 100_001))

@@ -214,6 +214,7 @@ def test_no_secret_is_in_the_value_whatever_it_stands_in() -> None:
     assert secret not in json.dumps(told(key="x 5ecret-of-others", secrets=["5ecret-of-others"]))
 
 
+@pytest.mark.thorough
 def test_a_small_bound_is_kept_whatever_a_run_is() -> None:
     history = trained(3000, **{f"m{n}": 0.123456789123 for n in range(150)})
     for n in range(500):

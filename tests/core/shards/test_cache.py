@@ -172,6 +172,7 @@ print(json.dumps(downloads))
 """
 
 
+@pytest.mark.thorough
 def test_processes_of_one_machine_fetch_each_shard_once(
     tmp_path: Path, bucket: Store, index: Index, moto: S3Server
 ) -> None:

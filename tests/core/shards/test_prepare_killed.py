@@ -41,6 +41,7 @@ def test_killed_before_any_change_of_the_file_system(kind: str, every: int, tmp_
     assert seen["continued"] >= 20 // every
 
 
+@pytest.mark.thorough
 @every_kind
 def test_killed_again_and_again_at_the_same_place(kind: str, tmp_path: Path) -> None:
     assert killing("chain", kind, tmp_path)["killed"] >= 10

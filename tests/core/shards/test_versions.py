@@ -71,6 +71,7 @@ def test_the_uri_of_a_version_is_that_data_set_for_good(store: Store, tmp_path: 
         assert load_index(own).content == index.content
 
 
+@pytest.mark.thorough(but=("disk",))
 @pytest.mark.parametrize("kind", ["files", "iterable"])
 @pytest.mark.parametrize("same", [True, False])
 def test_two_preparations_at_the_same_moment_both_end_whole(
@@ -107,6 +108,7 @@ def test_two_preparations_at_the_same_moment_both_end_whole(
 # --- again
 
 
+@pytest.mark.thorough(but=("disk",))
 def test_the_data_of_an_earlier_version_is_that_version_again(store: Store, tmp_path: Path) -> None:
     """Two DAG runs prepare their own data in turns: nothing is written but which is the newest."""
     raws = [a_folder(tmp_path / f"raw-{n}", some_files(12 + n, seed=n)) for n in (0, 1)]
@@ -127,6 +129,7 @@ def test_the_data_of_an_earlier_version_is_that_version_again(store: Store, tmp_
     assert len({index.folder for index in first}) == len(sources)
 
 
+@pytest.mark.thorough(but=("disk",))
 def test_an_iterable_that_goes_on_differently_shares_what_is_the_same(store: Store) -> None:
     first = prepare(some_samples(20), store, samples_per_shard=5)
     longer = [*some_samples(20), *({**one, "__key__": f"x{n}"} for n, one in enumerate(some_samples(5)))]

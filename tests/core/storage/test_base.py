@@ -206,6 +206,7 @@ def test_a_server_that_ignores_the_condition_is_found_out_before_it_harms(rclone
 # --- files
 
 
+@pytest.mark.thorough(but=("disk-0-bytes", "moto-33554432-bytes", "rclone-67121209-bytes"))
 @pytest.mark.parametrize("size", [0, 1, 5 * 2**20, PART, 2 * PART + 12345], ids=lambda size: f"{size}-bytes")
 def test_files_go_up_and_come_down_whole_with_progress(store: Store, tmp_path: Path, size: int) -> None:
     source = a_file(tmp_path / "source", size)

@@ -150,6 +150,7 @@ def test_a_profile_that_does_not_exist_is_said(rclone: S3Server) -> None:
         open_store("s3://bucket", environ=rclone.environ | {"AWS_PROFILE": "nowhere"}).read("x")
 
 
+@pytest.mark.thorough(but=("AccessDenied", "AuthorizationHeaderMalformed", "SomethingNew"))
 @pytest.mark.parametrize(
     ("answer", "kind", "advice"),
     [
@@ -368,6 +369,7 @@ def only_first(answer: tuple[int, str] | str, times: int = 2) -> Decide:
     return decide
 
 
+@pytest.mark.thorough(but=("500",))
 @pytest.mark.parametrize(
     "answer", [(503, "SlowDown"), (500, "InternalError"), "drop"], ids=["503-slow-down", "500", "dropped"]
 )
@@ -475,6 +477,7 @@ def test_parts_that_stumble_are_sent_again_and_the_progress_still_adds_up(
     assert (tmp_path / "back").read_bytes() == big.read_bytes()
 
 
+@pytest.mark.thorough
 def test_an_upload_whose_last_answer_is_lost_counts(moto: S3Server, big: Path) -> None:
     lost: list[Request] = []
 
@@ -657,6 +660,7 @@ def test_absent_is_absent_for_who_may_not_list(moto: S3Server) -> None:
         assert "prefix=models%2F" in proxy.requests[-1].query  # what such users may at least be allowed
 
 
+@pytest.mark.thorough
 def test_listing_and_deleting_go_beyond_a_thousand(moto: S3Server) -> None:
     store = open_store(f"s3://{moto.make_bucket()}/many", environ=moto.environ)
     expected = [f"run/{number:05d}" for number in range(1100)]
@@ -667,6 +671,7 @@ def test_listing_and_deleting_go_beyond_a_thousand(moto: S3Server) -> None:
     assert keys(store) == expected[1050:]
 
 
+@pytest.mark.thorough
 def test_thousands_of_folders_and_objects_are_listed_page_by_page(rclone: S3Server) -> None:
     bucket = rclone.make_bucket()
     for number in range(2500):

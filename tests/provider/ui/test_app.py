@@ -651,6 +651,7 @@ def test_an_option_of_an_older_release_is_no_trouble(
     assert len(told) == (word not in ("", "off"))
 
 
+@pytest.mark.thorough
 def test_the_plugin_imports_nothing_of_a_web_server_before_the_first_request() -> None:
     heavy = ("fastapi", "starlette", "airflow.api_fastapi")
     code = f"import sys, allaboard_provider.plugin; print([m for m in {heavy} if m in sys.modules])"

@@ -420,6 +420,7 @@ def test_killed_at_any_request_of_a_second_attempt(fault: str, tmp_path: Path) -
         assert [e.attempt for e in record(cluster, plan.run).history] == [1]
 
 
+@pytest.mark.thorough(but=("die",))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_killed_at_any_request_while_starting_anew_what_was_deferred(fault: str, tmp_path: Path) -> None:
     plan = a_plan_with_code(tmp_path)
@@ -588,6 +589,7 @@ def test_killed_at_any_request_of_adoption_by_another(fault: str) -> None:
         whole(cluster, plan.run)
 
 
+@pytest.mark.thorough(but=("die",))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_killed_at_any_request_of_a_delete(fault: str, tmp_path: Path) -> None:
     plan = a_plan_with_code(tmp_path)

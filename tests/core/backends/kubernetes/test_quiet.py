@@ -153,6 +153,7 @@ def test_a_deadline_passes_without_a_row(cluster: FakeCluster) -> None:
         assert later.limit.left == pytest.approx(first.limit.left - 1800)
 
 
+@pytest.mark.thorough
 def test_why_a_run_waits_is_asked_ever_more_seldom(cluster: FakeCluster) -> None:
     cluster.operator.starts_after = 1e9
     backend = cluster.backend()

@@ -120,6 +120,7 @@ def test_live_deferred_and_a_new_try_stops_waits_and_resumes(backend: LocalBacke
     )
 
 
+@pytest.mark.thorough(but=("failed",))
 @pytest.mark.parametrize("how", ["failed", "stopped", "lost"])
 def test_what_ended_badly_is_tried_again_with_the_changed_spec(
     backend: LocalBackend, folder: Path, how: str
@@ -254,6 +255,7 @@ def test_a_lost_run_is_taken_up_by_run_and_resumes(backend: LocalBackend, folder
     assert outcome.ok and outcome.seen.attempt == 2 and set(attempts) == {1, 2}
 
 
+@pytest.mark.thorough(but=("False",))
 @pytest.mark.parametrize("rebooted", [True, False])
 def test_a_reboot_uses_up_no_attempt(backend: LocalBackend, folder: Path, rebooted: bool) -> None:
     plan = a_plan(folder, SLEEP, workers=1)
@@ -360,6 +362,7 @@ def test_a_deadline_is_told_at_once_when_members_may_live_on(backend: LocalBacke
     assert {m.phase for m in backend.observe(handle.run).members} == {"running"}
 
 
+@pytest.mark.thorough
 def test_whoever_looks_in_the_moment_of_a_start_does_not_prevent_it(
     backend: LocalBackend, folder: Path
 ) -> None:
@@ -393,6 +396,7 @@ def test_adoption_is_compare_and_swap(backend: LocalBackend, folder: Path) -> No
         backend.adopt(replace(handle, uid="older", attempt=0), YOU, ME)
 
 
+@pytest.mark.thorough
 def test_an_attached_run_that_nobody_follows_is_stopped(backend: LocalBackend, folder: Path) -> None:
     backend.patience = 1.0
     attached = backend.launch(a_plan(folder, SLEEP), ME)
@@ -733,6 +737,7 @@ def test_a_rendezvous_is_seen_and_timed(backend: LocalBackend, folder: Path) -> 
 # Upgrades.
 
 
+@pytest.mark.thorough
 def test_an_upgrade_under_its_feet_changes_nothing(
     backend: LocalBackend, folder: Path, tmp_path: Path
 ) -> None:

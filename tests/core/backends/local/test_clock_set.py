@@ -43,7 +43,8 @@ def set_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[floa
     return set_ahead
 
 
-@pytest.mark.parametrize("by", [DAY, pytest.param(-DAY, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("by", [DAY, -DAY])
 def test_a_deadline_is_kept_whoever_sets_the_clock(
     backend: LocalBackend, folder: Path, set_clock: Callable[[float], None], by: float
 ) -> None:

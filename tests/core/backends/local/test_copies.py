@@ -55,6 +55,7 @@ def test_a_start_waits_for_a_place_that_fails_and_goes_on_at_last(
     assert (kind, reason) == ("Warning", "CheckpointNotCopied") and "whether it has a newer" in text
 
 
+@pytest.mark.thorough
 def test_a_start_goes_on_once_the_place_answers_again(
     saving: Saving, moto: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_start_goes_on_once_the_place_answers_again(
     assert [reason for _, reason, _ in made.notes] == ["CheckpointNotCopied", "CopiesAgain"]
 
 
+@pytest.mark.thorough
 def test_the_end_of_a_stop_waits_within_the_grace(
     saving: Saving, moto: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

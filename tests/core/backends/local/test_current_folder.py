@@ -62,6 +62,7 @@ def fill(folder: Path, ran: Path) -> None:
         (folder / name).chmod(0o755)
 
 
+@pytest.mark.thorough
 def test_no_module_of_the_current_folder_runs_as_a_helper_of_a_run(shell: Shell) -> None:
     first = shell.start("run", shell.job("", "one.json", command=WAITS_FOR_GO, resources={"cpu": cpus()}))
     wait_for(lambda: "running" in shell("list").out)

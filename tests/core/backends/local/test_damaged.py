@@ -89,6 +89,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalBacke
         yield backend, ab
 
 
+@pytest.mark.thorough(but=("half a record", "no record", "a link", "half a state"))
 @pytest.mark.parametrize("how", DAMAGES)
 def test_one_damaged_run_is_told_and_stands_in_nobodys_way(
     place: tuple[LocalBackend, Terminal], tmp_path: Path, how: str

@@ -130,6 +130,7 @@ def test_cleared_with_other_data_it_is_stopped_and_trains_from_scratch(
     assert model(folder, f"{first.run}-g2") == ["new"] and model(folder, first.run) == ["mine"]
 
 
+@pytest.mark.thorough
 def test_a_run_whose_worker_died_is_no_refusal_when_its_data_has_changed(
     backend: LocalBackend, folder: Path
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_run_whose_worker_died_is_no_refusal_when_its_data_has_changed(
     assert model(folder, f"{first.run}-g2") == ["new"]
 
 
+@pytest.mark.thorough
 def test_the_same_data_prepared_again_elsewhere_is_adopted_and_resumed(
     backend: LocalBackend, folder: Path
 ) -> None:

@@ -92,6 +92,7 @@ def test_the_bounds_are_those_of_the_documents(backend: LocalBackend) -> None:
         LocalBackend({**backend.environ, "ALLABOARD_ORCHESTRATED_PATIENCE": "soon"})
 
 
+@pytest.mark.thorough(but=("deferred",))
 @pytest.mark.parametrize("owner", [WORKER, TRIGGER], ids=["worker", "deferred"])
 def test_an_orchestrated_run_that_nobody_follows_ends_and_its_next_try_resumes(
     hasty: LocalBackend, folder: Path, owner: Owner

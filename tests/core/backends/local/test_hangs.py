@@ -63,6 +63,7 @@ def test_it_is_told_in_state_and_diagnosis_and_taken_back_when_it_moves(
     assert "MovesAgain" in [e.reason for e in backend.events(run)]
 
 
+@pytest.mark.thorough
 def test_one_that_stood_and_then_ends_at_once_has_succeeded(backend: LocalBackend, tmp_path: Path) -> None:
     run = backend.launch(a_plan(tmp_path, ENDS, policy={"hang": {"after": "1s"}}), Owner("test")).run
     wait_for(lambda: backend.observe(run).stall, 60.0)
@@ -80,6 +81,7 @@ def test_it_is_ended_and_the_outcome_says_where_it_stood(backend: LocalBackend, 
     assert outcome.diagnoses[0].retryable and "`waits`" in outcome.message
 
 
+@pytest.mark.thorough
 def test_it_is_started_again_and_comes_through(backend: LocalBackend, tmp_path: Path) -> None:
     policy = {"hang": {"after": "1s", "then": "restart"}}
     run = backend.launch(a_plan(tmp_path, ONCE, policy=policy), Owner("test")).run

@@ -43,6 +43,7 @@ sys.exit(int(os.environ.get("CODE", "0")))
 """
 
 
+@pytest.mark.thorough(but=("3",))
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_run_ends_as_its_exit_code_says_whatever_it_prints(
     backend: LocalBackend, folder: Path, code: int
@@ -98,6 +99,7 @@ def test_a_link_that_leads_out_of_the_runs_folder_is_followed_first(tmp_path: Pa
 # The log itself.
 
 
+@pytest.mark.thorough
 def test_a_log_is_read_in_pieces_and_to_its_end_at_last(tmp_path: Path) -> None:
     log = tmp_path / "a.0.log"
     line = encode("progress", step=1).encode() + b"\n"

@@ -98,6 +98,7 @@ def written(backend: LocalBackend, run: str) -> dict[str, list[str]]:
     return lines
 
 
+@pytest.mark.thorough(but=("jax", "tensorflow"))
 @pytest.mark.parametrize("framework", SCRIPTS)
 def test_members_meet_by_what_their_operator_would_tell_them(
     backend: LocalBackend, folder: Path, framework: str
@@ -113,6 +114,7 @@ def test_members_meet_by_what_their_operator_would_tell_them(
     assert "rendezvous_never_happened" not in seen.flags
 
 
+@pytest.mark.thorough(but=("jobset",))
 @pytest.mark.parametrize("engine", ["jobset", "trainjob"])
 def test_engines_of_several_frameworks_tell_members_the_same(
     backend: LocalBackend, folder: Path, engine: str
@@ -139,6 +141,7 @@ time.sleep(600 if tries == 1 else 0)
 """
 
 
+@pytest.mark.thorough(but=("jobset",))
 @pytest.mark.parametrize("engine", ["jobset", "trainjob"])
 def test_a_member_that_fails_restarts_the_gang_where_a_jobset_does(
     backend: LocalBackend, folder: Path, engine: str
@@ -209,6 +212,7 @@ else:
     assert lines["worker-0"] == lines["worker-1"] == ["heard master-0"]
 
 
+@pytest.mark.thorough(but=("jax",))
 @pytest.mark.parametrize(
     ("fields", "state"),
     [

@@ -52,6 +52,7 @@ def an_mpijob(folder: Path, script: str, command: list[str], **fields: Any) -> A
     return a_plan(folder, script, framework="mpi", **{"command": command, **fields})
 
 
+@pytest.mark.thorough(but=("mpijob-",))
 @needs_mpirun
 @mpirun
 @ENGINES

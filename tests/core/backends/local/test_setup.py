@@ -117,6 +117,7 @@ def test_a_run_keeps_its_commit_and_another_one_has_the_newest(
     )
 
 
+@pytest.mark.thorough(but=("side",))
 @pytest.mark.parametrize("ref", ["v1", "v2", "side"])
 def test_tags_and_branches_are_refs(
     repository: Repository, home: LocalBackend, tmp_path: Path, ref: str
@@ -166,6 +167,7 @@ def test_a_server_of_another_answer_is_refused_or_tried_again(home: LocalBackend
     assert home.list() == []
 
 
+@pytest.mark.thorough(but=("502-code_host_unreachable",))
 @pytest.mark.parametrize(
     ("status", "code"),
     [(None, "code_host_unreachable"), (502, "code_host_unreachable"), (404, "code_not_fetched")],
@@ -308,6 +310,7 @@ def test_other_bytes_than_were_packed_do_not_run(tmp_path: Path) -> None:
         assert done.returncode == 1 and "which this image does not have" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_bucket_is_a_store(tmp_path: Path) -> None:
     with s3_server() as server:
         site = Site(store=f"s3://{server.make_bucket()}/team")

@@ -46,6 +46,7 @@ def said(backend: LocalBackend, plan: Plan) -> tuple[str, Path]:
 FAILING = {"environment": {"CODE": "3"}, "policy": {"restart": "never"}}
 
 
+@pytest.mark.thorough
 def test_a_claim_is_shared_by_the_attempts_of_a_run_and_goes_with_it(
     backend: LocalBackend, folder: Path
 ) -> None:
@@ -80,6 +81,7 @@ def test_an_ephemeral_volume_goes_when_the_attempt_has_ended(backend: LocalBacke
     assert said(backend, plan)[0] == "0"
 
 
+@pytest.mark.thorough
 def test_what_a_killed_supervisor_left_goes_with_the_next_attempt(
     backend: LocalBackend, folder: Path
 ) -> None:

@@ -64,6 +64,7 @@ def adopt_run(own: Store, since: float = 0.0) -> Adopted:
     return adopt(Places(own, job=True, since=since), Manifest(step=0, run=RUN, attempt=2))
 
 
+@pytest.mark.thorough(but=("disk", "bucket-lightning"))
 @pytest.mark.parametrize(
     "kind", ["hugging_face_trainer", "lightning", "deepspeed", "torch_dcp", "safetensors_sharded"]
 )

@@ -265,7 +265,8 @@ def test_a_copier_killed_at_any_request_leaves_no_torn_one(step: int, out: Path,
     assert request > 5 and verify(into, 2) == []
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("step", [3, 1])
 def test_a_fetch_killed_at_any_request_shows_no_torn_one(step: int, out: Path, s3: S3Server) -> None:
     uri = f"s3://{s3.make_bucket()}/{RUN}"
     trainer(out, 4)

@@ -126,6 +126,7 @@ def test_a_gang_that_fails_at_once_costs_no_more_than_its_bound(
     assert "master-0" in asked and "worker-0" in asked, "the first to fail come first"
 
 
+@pytest.mark.thorough
 def test_of_a_long_log_the_end_is_kept(node: Node, collector: EvidenceCollector) -> None:
     gang = a_gang(node, 1)
     for n in range(2000):

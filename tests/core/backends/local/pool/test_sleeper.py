@@ -105,6 +105,7 @@ def test_a_queued_run_is_one_small_process_and_starts_when_it_can(
     assert state_of(ended(backend, second.run)) is State.SUCCEEDED
 
 
+@pytest.mark.thorough
 def test_the_reason_for_waiting_is_always_of_today(backend: LocalBackend, folder: Path) -> None:
     first = holder(backend, folder)
     second, third = queued(backend, folder, "second", SLEEP), queued(backend, folder, "third")
@@ -142,6 +143,7 @@ def test_a_queued_run_hears_stop_suspend_resume_and_delete(backend: LocalBackend
     assert reasons.count("PyTorchJobCreated") == 1 and "PyTorchJobResumed" in reasons
 
 
+@pytest.mark.thorough
 def test_a_queued_run_can_be_adopted_and_an_abandoned_one_is_stopped(
     backend: LocalBackend, folder: Path
 ) -> None:
@@ -167,6 +169,7 @@ def test_a_queued_run_that_is_told_to_end_is_stopped_and_not_lost(
     stop(backend, first)
 
 
+@pytest.mark.thorough
 def test_the_clock_of_the_queue_runs_while_it_sleeps(backend: LocalBackend, folder: Path) -> None:
     first = holder(backend, folder)
     late = launch(backend, folder, "late", policy={"clocks": {"admitted": "3s"}})
@@ -174,6 +177,7 @@ def test_the_clock_of_the_queue_runs_while_it_sleeps(backend: LocalBackend, fold
     stop(backend, first)
 
 
+@pytest.mark.thorough
 def test_whoever_is_killed_in_the_queue_loses_only_his_own_run(backend: LocalBackend, folder: Path) -> None:
     first = holder(backend, folder)
     runs = [queued(backend, folder, f"k{n}") for n in range(4)]
@@ -201,6 +205,7 @@ def test_a_gang_that_is_killed_outright_gives_way_to_the_next(backend: LocalBack
     assert state_of(ended(backend, second.run, 60)) is State.SUCCEEDED
 
 
+@pytest.mark.thorough
 def test_a_pool_that_cannot_be_used_is_waited_for(
     backend: LocalBackend, folder: Path, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def test_the_next_launch_applies_an_overdue_ttl_and_forgets_old_records(
     wait_for(lambda: not list((base(backend) / "removed").iterdir()))
 
 
+@pytest.mark.thorough
 def test_a_home_is_tidied_once_an_hour_and_by_no_verb_that_looks(backend: LocalBackend, folder: Path) -> None:
     (overdue,) = kept(backend, a_plan(folder, QUICK, policy={"ttl": "1h"}), 2 * 3600)
     assert time.time() - last_done(backend) < 600, "a fresh home has nothing to tidy"
@@ -186,6 +187,7 @@ def keepers(backend: LocalBackend, count: int, ahead: float, code: str = KEEP) -
         said += [process.communicate(timeout=120)[0] for process in started]
 
 
+@pytest.mark.thorough
 def test_several_at_once_remove_each_run_once(backend: LocalBackend, folder: Path) -> None:
     made = kept(backend, a_plan(folder, QUICK, policy={"ttl": "1h"}), 2 * 3600, count=30)
     old = made[::2]
@@ -238,6 +240,7 @@ def test_a_launch_under_the_key_of_a_run_that_is_just_removed_is_a_run_of_its_ow
     assert launched > 3 and said == ["()\n"] * 2
 
 
+@pytest.mark.thorough
 def test_logs_that_are_being_read_end_where_their_files_go(backend: LocalBackend, folder: Path) -> None:
     script = "for n in range(200_000): print('line', n)"
     (one,) = kept(backend, a_plan(folder, script, workers=1, policy={"ttl": "1h"}), 2 * 3600)
@@ -338,6 +341,7 @@ def test_on_a_read_only_disk_it_raises_nothing_and_changes_nothing(
         subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_removed_is_told_once_by_the_next_launch(backend: LocalBackend, folder: Path) -> None:
     (overdue,) = kept(backend, a_plan(folder, QUICK, key="a", policy={"ttl": "1h"}), 2 * 3600)
     inside = overdue.attempt(1, 1).path / "logs"
