@@ -34,6 +34,7 @@ from allaboard.job.site import Site, place_on_cluster
 from allaboard.render.pod_template import SETUP_FOLDER
 from allaboard.runs.setup import TOKEN, prepared, setup_of
 from tests.core.backends.local.git_server import Repository, _Quiet, answering, serving
+from tests.core.inside.containers import python_of
 from tests.core.s3server import s3_server
 from tests.meta.source import ROOT
 
@@ -306,9 +307,12 @@ def test_other_bytes_than_were_packed_do_not_run(tmp_path: Path) -> None:
         setup = {"archive": "s3://nowhere/a.tar.gz", "sha256": "0" * 64}
         done = start(setup, tmp_path / "own", "true", python=str(INSTALLERS / "python"), PYTHONPATH="")
         assert done.returncode == 1 and "which this image does not have" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
-def test_a_bucket_is_a_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [None, "3.6", "3.8", "3.12"])
+def test_a_bucket_is_a_store(tmp_path: Path, version: str | None) -> None:
+    """With a version: of an image that has neither allaboard nor boto3."""
     with s3_server() as server:
         site = Site(store=f"s3://{server.make_bucket()}/team")
         job = a_job(tmp_path, code={"folder": "src"})
@@ -317,8 +321,16 @@ def test_a_bucket_is_a_store(tmp_path: Path) -> None:
         digest = plan.job.get("code")["digest"]
         setup = setup_of(place_on_cluster(plan.job, site).as_mapping())
         assert setup["archive"] == f"{site.store}/code/{digest}.tar.gz"
-        done = start(setup, tmp_path / "own", "cat", "lib/version.py", **server.environ)
-    assert (done.returncode, done.stdout) == (0, "VERSION = 1\n"), done.stderr
+        python = sys.executable if version is None else str(python_of(version) / "bin" / "python3")
+        more = {"python": python, "PYTHONPATH": "", **server.environ}
+        done = start(setup, tmp_path / "own", "cat", "lib/version.py", **more)
+        assert (done.returncode, done.stdout) == (0, "VERSION = 1\n"), done.stderr
+        gone = {**setup, "archive": setup["archive"].replace("team", "other")}
+        done = start(gone, tmp_path / "other", "true", **more)
+    assert done.returncode == 1 and "the code cannot be fetched: s3://" in done.stderr, done.stderr
+    assert not is_unreachable(done.stderr.splitlines()[-1])
+    done = start(setup, tmp_path / "again", "true", **more)
+    assert done.returncode == 1 and is_unreachable(done.stderr.splitlines()[-1]), done.stderr
 
 
 # Packages.
@@ -338,12 +350,12 @@ def wheel(folder: Path, version: str) -> str:
 
 
 @contextmanager
-def an_index(folder: Path) -> Iterator[str]:
+def an_index(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
     files = sorted((folder / "tiny").glob("*.whl"))
     (folder / "tiny/index.html").write_text(
         "".join(f'<a href="{file.name}">{file.name}</a>' for file in files)
     )
-    with serving(partial(_Quiet, directory=str(folder))) as address:
+    with serving(partial(_Quiet, directory=str(folder)), host) as address:
         yield address
 
 
