@@ -1,10 +1,12 @@
-"""What people run, in images that have neither allaboard nor the code: scripts, functions, repositories, folders
-of a bucket, packages. Members are real processes, and so are the servers of the repository and of the packages.
+"""What people run, in images that have neither allaboard nor the code: scripts, functions, repositories,
+folders of a bucket, packages. Members are real processes, and so are the servers of code and packages.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -71,14 +73,48 @@ print("found", json.dumps(line), flush=True)
 )
 
 
+RANKS = """\
+import os, socket, sys
+try:
+    import allaboard.inside
+    sys.exit("this image has allaboard")
+except ImportError:
+    pass
+import tiny
+from lib.version import VERSION
+print("rank", os.environ["OMPI_COMM_WORLD_RANK"], "of", os.environ["OMPI_COMM_WORLD_SIZE"],
+      "at", socket.gethostname(), "in", os.path.basename(os.getcwd()), "version", VERSION,
+      "tiny", tiny.VERSION, "python", sys.version[:3], flush=True)
+assert "ALLABOARD_CODE_TOKEN" not in os.environ
+"""
+SSHD = shutil.which("sshd", path=f"/usr/sbin:{os.environ['PATH']}")
+STARTS_SSHD = """\
+#!/bin/sh
+grep -q ^sshd: /etc/passwd || echo sshd:x:199:65534::/run/sshd:/bin/false >> /etc/passwd
+mkdir -p /run/sshd /etc/ssh && touch /etc/ssh/sshd_config && ssh-keygen -q -A &&
+exec /opt/code/ssh/real/sshd -o StrictModes=no "$@"
+"""
+"""An image of MPI has keys of its own, and a user and a folder for sshd."""
+
+
 @pytest.fixture(scope="module")
 def nodes(plane_of_nodes: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnNodes]:
-    """Their Python images have Python 3.8 with pip, and nothing else."""
+    """Their Python images have Python 3.8 with pip, sshd where this machine has it, and nothing else."""
     environment = tmp_path_factory.mktemp("image") / "python3.8"
     python = python_of("3.8") / "bin" / "python3.8"
     subprocess.run([python, "-m", "venv", environment], check=True)
+    ssh = tmp_path_factory.mktemp("ssh")
+    (ssh / "sshd").write_text(STARTS_SSHD)
+    (ssh / "sshd").chmod(0o755)
+    (ssh / "real").mkdir()
+    if SSHD is not None:
+        shutil.copy(SSHD, ssh / "real" / "sshd")
     with own_nodes(
-        plane_of_nodes, {"cpu": "8"}, prefix="code", python=environment / "bin" / "python3"
+        plane_of_nodes,
+        {"cpu": "8"},
+        prefix="code",
+        python=environment / "bin" / "python3",
+        code={"ssh": ssh},
     ) as nodes:
         yield nodes
 
@@ -97,6 +133,7 @@ def host(nodes: OwnNodes) -> str:
 
 def job(ab: Terminal, **fields: Any) -> str:
     body = {"name": "coded", "workers": 2, "policy": {"restart": "never", "attempts": 1}, **fields}
+    body = {name: value for name, value in body.items() if value is not None}
     (ab.folder / "job.yaml").write_text(yaml.safe_dump(body))
     return "job.yaml"
 
@@ -208,3 +245,43 @@ def test_a_folder_packed_into_a_bucket(ab: Terminal, plane: ControlPlane, namesp
     assert said["state"] == "succeeded", ab("logs", said["run"]).out
     versions = [each["version"] for each in found(ab, said["run"])]
     assert versions == [8, 8]
+
+
+@pytest.mark.needs("mpi-operator")
+@pytest.mark.skipif(
+    SSHD is None or shutil.which("mpirun", path="/usr/bin") is None,
+    reason="sshd and mpirun are not both installed on this machine",
+)
+@pytest.mark.parametrize("engine", ["mpijob", pytest.param("jobset", marks=pytest.mark.thorough)])
+def test_ranks_of_mpi_have_the_code_and_the_packages(
+    engine: str, ab: Terminal, secret: str, host: str, tmp_path: Path
+) -> None:
+    """They start in sessions of sshd on other members, whose installation takes a while."""
+    (tmp_path / "server").mkdir()
+    repository = Repository(tmp_path / "server")
+    commit = repository.push({"train.py": RANKS, "lib/__init__.py": "", "lib/version.py": "VERSION = 9\n"})
+    digest = wheel(tmp_path / "index", "1.2")
+    mpirun = ["/usr/bin/mpirun", "--allow-run-as-root", "--mca", "plm_rsh_args"]
+    with repository.smart(TOKEN, host) as url, an_index(tmp_path / "index", host) as index:
+        file = job(
+            ab,
+            engine=engine,
+            framework="mpi",
+            workers=None,
+            processes_per_member=1,
+            # The interpreter of these images may need it.
+            command=[*mpirun, "-o StrictHostKeyChecking=no", "-x", "LD_LIBRARY_PATH", "python", "train.py"],
+            groups={"launcher": 1, "worker": {"replicas": 2, "command": ["/opt/code/ssh/sshd", "-De"]}},
+            code={"git": url, "ref": "main", "secret": secret},
+            packages={"install": [f"tiny==1.2 --hash=sha256:{digest}"], "index": index},
+            environment={"PIP_TRUSTED_HOST": host},
+            policy={"restart": "never", "deadline": "90s"},
+        )
+        said = ab("run", file, "--json", code=None).json
+    logs = ab("logs", said["run"]).out
+    assert said["state"] == "succeeded" and said["restarts"] == 0, logs
+    ranks = sorted(line.partition("rank ")[2] for line in logs.splitlines() if "[launcher-0] rank " in line)
+    here = f"in code-{commit[:12]} version 9 tiny 1.2 python 3.8"
+    ending = {"mpijob": "", "jobset": "-0"}[engine]
+    assert ranks == [f"{n} of 2 at {said['run']}-worker-{n}{ending} {here}" for n in range(2)], logs
+    assert TOKEN not in logs

@@ -182,6 +182,22 @@ if given.get("packages"):
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = before + os.pathsep + target if before else target
     os.environ["PATH"] = os.path.join(target, "bin") + os.pathsep + os.environ.get("PATH", os.defpath)
+    if os.path.basename(command[0]) == "sshd":
+        # Ranks of MPI start in its sessions, which have none of its variables.
+        pairs = [name + '="' + os.environ[name] + '"' for name in ("PATH", "PYTHONPATH")]
+        command += ["-o", "SetEnv=" + " ".join(pairs)]
+def hosts_in(file):
+    try:
+        with open(file) as lines:
+            return [line.split()[0].split(":")[0] for line in lines if line.strip()]
+    except OSError:
+        return []
+probe = "ssh -o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+nobody, end = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}, time.time() + 300
+for host in hosts_in(given["hostfile"]) if "hostfile" in given and shutil.which("ssh") else ():
+    # Workers answer once they are prepared, too; mpirun asks for some seconds only.
+    while time.time() < end and subprocess.call(probe.split() + [host, "true"], **nobody):
+        time.sleep(1)
 os.chdir(folder)
 try:
     os.execvp(command[0], command)
@@ -213,8 +229,8 @@ def archive_of(code: Mapping[str, Any]) -> str:
 
 
 def prepared(setup: Mapping[str, Any], folder: str, command: Sequence[str]) -> list[str]:
-    """The command of a member that prepares first, in ``folder``."""
-    if not setup:
+    """The command of a member that prepares first, in ``folder``; the command itself where there is none."""
+    if not setup or not command:
         return [*command]
     import hashlib
 
@@ -225,8 +241,9 @@ def prepared(setup: Mapping[str, Any], folder: str, command: Sequence[str]) -> l
 
 def prepared_in_pod(setup: Mapping[str, Any], folder: str, command: Sequence[str]) -> list[str]:
     """The same for a pod, whose kubelet replaces ``$(NAME)`` in the command itself alone."""
-    started = prepared(setup, folder, ())
-    return [*(word.replace("$", "$$") for word in started), *command]
+    started = prepared(setup, folder, command)
+    own = len(started) - len(command)
+    return [*(word.replace("$", "$$") for word in started[:own]), *command]
 
 
 def secret_of(job: Mapping[str, Any]) -> str | None:
