@@ -450,6 +450,34 @@ def test_the_flags_of_a_training_follow_its_artifact(here: Here, artifacts: Of, 
         assert not ended.promoted, task
 
 
+def test_the_sentences_of_flags_follow_the_artifact_without_secrets(
+    here: Here, artifacts: Of, job: Any
+) -> None:
+    """What a member reports reaches the store of a pipeline's metadata, and then a gate."""
+    key = "correct-horse-battery-3f9a"
+    job = {**job, "environment": {"LEAK": "MODEL_API_KEY", "MODEL_API_KEY": key}}
+    made, _, outputs = trained(artifacts, job)
+    told = outputs["model"]
+    assert {"nan_loss", "success_doubtful"} <= {*told.metadata["flags"].split()}
+    sentence = told.metadata["flag_sentences.success_doubtful"]
+    assert sentence == "master-0 exited with 0, and its last words are a traceback"
+    assert told.metadata["flag_sentences.nan_loss"] == "the loss is not a finite number"
+    assert key not in json.dumps(told.metadata) and key not in Path(told.path).read_text()
+    (Path(made.checkpoints) / "flags.json").unlink()
+    told.metadata["flag_sentences.nan_loss"] = "\x1b[2J" + 2000 * "n"  # anybody may have written it
+    model = artifacts("collect")[dsl.Model]
+    kept = collect_checkpoint.python_func(source="", source_artifact=told, into="store://models", model=model)
+    flags = json.loads((Path(kept).parent / "flags.json").read_text())["flags"]
+    assert flags["success_doubtful"] == sentence
+    assert "\x1b" not in flags["nan_loss"] and len(flags["nan_loss"]) <= 500
+    place = artifacts("promote")
+    ended = promote.python_func(
+        checkpoint=kept, results={}, into="store://champions", metric="val_loss",
+        verdict=place[dsl.Metrics], report=place[dsl.HTML],
+    )  # fmt: skip
+    assert not ended.promoted and sentence in Path(place[dsl.HTML].path).read_text()
+
+
 def judged(
     of: Of, checkpoint: str, task: str = "evaluate", pictures: Any = None, **environment: str
 ) -> dict[str, Any]:

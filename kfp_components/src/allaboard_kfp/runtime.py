@@ -8,8 +8,9 @@ exit code of a run (core/docs/contract.md, Exit codes).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -32,6 +33,7 @@ from allaboard.report.reading import read_run
 from allaboard.running import evaluation_job, files_to_evaluate
 from allaboard.shards import prepare, resolve
 from allaboard.storage import open_store
+from allaboard.text.redaction import redact_texts
 from allaboard.text.units import counted, rfc3339, show_bytes
 from allaboard_kfp.artifacts import Artifact, describe, log_numbers, refer, write_page
 from allaboard_kfp.classification import Pictures, draw, without_pictures
@@ -51,6 +53,11 @@ from allaboard_kfp.summary import run_markdown
 from allaboard_kfp.value import OutputMetric
 
 _METER_INTERVAL = 5.0
+_SENTENCES = "flag_sentences"
+_MOST_SENTENCES, _LONGEST_SENTENCE = 20, 300
+"""Sentences of flags in the metadata of an artifact, and their characters: Kubeflow keeps metadata in a
+database.
+"""
 NONFINITE = "nonfinite"
 """The field of an evaluation's results that names the metrics without a finite number. Parameters of Kubeflow
 hold no null.
@@ -164,7 +171,10 @@ def run_train(
         framework = training.get("framework", "pytorch")
         refer(
             model, "checkpoint" if best else "no checkpoint was saved", best,
-            {"framework": framework, "run": outcome.run, **metadata, **_flags_word(outcome, best)},
+            {
+                "framework": framework, "run": outcome.run, **metadata,
+                **(_flags_metadata(outcome, runs.secrets_of(outcome.run)) if best else {}),
+            },
         )  # fmt: skip
         value = _value(output, numbers_of(outcome), metadata.get("metrics", {}))
         runs.hand_over(handle)
@@ -413,9 +423,17 @@ def _manifest_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _flags_word(outcome: Outcome, checkpoint: str) -> dict[str, str]:
-    """The flags of a run in the metadata of its checkpoint, where lists are no values."""
-    return {"flags": " ".join(outcome.summary["flags"]) or "none"} if checkpoint else {}
+def _flags_metadata(outcome: Outcome, secrets: Iterable[str]) -> dict[str, Any]:
+    """The flags of a run in the metadata of its checkpoint: their codes in one word, as lists are no values
+    there, and the first sentences. ``secrets``: values of the run's job that nobody may see.
+    """
+    known = handed_flags(redact_texts(outcome.summary, secrets))
+    flags = known.flags if known is not None else {}
+    sentences = {code: text[:_LONGEST_SENTENCE] for code, text in flags.items() if text}
+    return {
+        "flags": " ".join(flags) or "none",
+        _SENTENCES: dict(islice(sentences.items(), _MOST_SENTENCES)),
+    }
 
 
 def _handed_flags(artifact: Artifact | None) -> RunFlags | None:
@@ -423,9 +441,11 @@ def _handed_flags(artifact: Artifact | None) -> RunFlags | None:
     flags = artifact.metadata.get("flags") if artifact is not None else None
     if artifact is None or not isinstance(flags, str):
         return None
-    return handed_flags(
-        {"run": artifact.metadata.get("run"), "flags": [flag for flag in flags.split() if flag != "none"]}
-    )
+    codes = [code for code in flags.split() if code != "none"]
+    sentences = [
+        {"code": code, "summary": artifact.metadata.get(f"{_SENTENCES}.{code}", "")} for code in codes
+    ]
+    return handed_flags({"run": artifact.metadata.get("run"), "flags": codes, "diagnoses": sentences})
 
 
 def _for_kubeflow(results: Mapping[str, Any]) -> dict[str, Any]:

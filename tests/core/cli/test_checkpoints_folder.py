@@ -104,6 +104,33 @@ def test_every_command_knows_the_copies(knows_folders: Terminal, uri: str) -> No
     assert promoted.json["promoted"] and promoted.json["champion"]["step"] == 8
 
 
+def test_adopt_says_what_the_folder_and_the_copies_hold(knows_folders: Terminal, uri: str) -> None:
+    """Of a run by its name: the folder of its job is where its script saves."""
+    ab = knows_folders
+    said = ab("run", a_job(ab, uri, environment={"PAUSE": "0.2"}), "--json")
+    assert said.code == 0, said.text
+    run = said.json["run"]
+    store = in_bucket(uri, run, ab.environ)
+    steps = [item.step for item in list_checkpoints(store)]
+    said = ab("checkpoints", "adopt", "digits")
+    assert said.code == 0, said.text
+    assert "8 had a manifest already" in said.out
+    assert f"{uri}/{run} has copies of step" in said.out and f"{steps[-1]}, each with all" in said.out
+    shutil.rmtree(ab.folder / "out" / run)  # the manifests, of a supervisor that was killed
+    [entry] = [e for e in store.entries("step-000000000008") if e.key.endswith("optimizer.pt")]
+    store.delete([entry.key])
+    said = ab("checkpoints", "adopt", "digits", "--json")
+    assert said.code == 2, said.text
+    assert [item["step"] for item in said.json["adopted"]] == [2, 4, 6, 8]
+    assert {item["run"] for item in said.json["adopted"]} == {run}
+    torn = {copy["step"]: copy["problems"] for copy in said.json["copies"]}
+    assert "optimizer.pt" in torn[8][0] and not any(torn[step] for step in steps if step < 8)
+    assert "step 8 has no whole copy" in ab("checkpoints", "adopt", "digits").out
+    shutil.rmtree(ab.folder / "out")  # as on another machine
+    said = ab("checkpoints", "adopt", "digits", "--json")
+    assert said.json["adopted"] == [] == said.json["known"] and len(said.json["copies"]) == len(steps)
+
+
 @pytest.mark.thorough
 def test_on_another_node_the_next_attempt_goes_on_from_the_bucket(knows_folders: Terminal, uri: str) -> None:
     ab = knows_folders

@@ -71,3 +71,38 @@ def test_the_rank_that_does_not_come_is_named_with_its_line(here: LocalBackend, 
     assert done.exit_code == 0 and len(json.loads(case.read_text())["stacks"]) >= 3
     told = CliRunner().invoke(app, ["doctor", "--snapshot", str(case), "--json"], standalone_mode=False)
     assert json.loads(told.stdout)["diagnoses"][0]["blame"] == "rank 2", "the file says it anywhere"
+
+
+EVALUATES = """
+import os, time
+import torch
+import torch.distributed as dist
+
+def score(end):
+    n = 1
+    while time.monotonic() < end:
+        n = (3 * n + 1) % 1000003 + 1
+
+dist.init_process_group("gloo")
+print("they have met", flush=True)
+if dist.get_rank() == 0:
+    score(time.monotonic() + float(os.environ["SECONDS"]))
+dist.barrier()
+print("they go on", flush=True)
+"""
+
+
+def test_a_rank_that_evaluates_is_waited_for(here: LocalBackend, tmp_path: Path) -> None:
+    environment = {"SECONDS": "20", "OMP_NUM_THREADS": "1"}
+    here.launch(a_plan(tmp_path, EVALUATES, workers=2, environment=environment), Owner("test"))
+    run = here.list()[0].run
+
+    def told() -> dict[str, object] | None:
+        done = CliRunner().invoke(app, ["doctor", run, "--json"], standalone_mode=False)
+        first = json.loads(done.stdout)["diagnoses"][0]
+        return first if first["code"] in ("ranks_wait", "rank_stalled") else None
+
+    first = wait_for(told, 200.0)
+    assert first["code"] == "ranks_wait" and first["blame"] == "rank 0", first
+    assert "it computes at main" in str(first["summary"]) and "`score`; rank 1 waits" in str(first["summary"])
+    wait_for(lambda: here.observe(run).condition("Succeeded"), 200.0)

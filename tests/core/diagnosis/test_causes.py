@@ -18,6 +18,7 @@ WITHOUT_A_CASE = {
     "secondary_peer_loss",  # It is never said first.
     "run_newer",  # It needs a run folder: tests/core/backends/local/test_damaged.py.
     "rank_stalled",  # It needs the stacks of a live run: test_stacks.py, test_doctor_of_hangs.py.
+    "ranks_wait",  # The same.
     "slow_rank",  # It needs the arrivals of a live run: test_stragglers.py, test_slow_ranks.py.
 }
 

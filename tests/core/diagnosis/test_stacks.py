@@ -268,3 +268,50 @@ def test_who_is_ready_to_run_in_every_look_computes() -> None:
         ready = (sleeps[0], look(1, LOAD, busy=0.1, **more))
         assert stacks.hang_over([ready, ready, ready]) is None
         assert stacks.hang_over([ready, sleeps, ready]) is not None
+
+
+EVALUATES = """Current thread 0x00007fd80e89ab80 (most recent call first):
+  File "/job/evaluation.py", line 31 in score
+  File "/job/train.py", line 40 in <module>
+"""
+
+
+def code_of(*looks: ProcessLook, silent: float = 60.0, usual: float = 0.0) -> str:
+    told = stacks.diagnose_stacks(looks, silent, usual=usual)
+    assert told is not None and told.blame == "rank 0"
+    assert "rank 0 has not entered barrier" in told.summary and "ranks 1, 2 wait for it" in told.summary
+    return told.code
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        {"busy": 0.9},
+        {"switches": 80.0},  # it reads
+        {"others": 200.0},  # a thread of it downloads
+    ],
+)
+def test_ranks_wait_for_one_that_works(busy: dict[str, float]) -> None:
+    others = look(1, BARRIER), look(2, BARRIER)
+    assert code_of(look(0, EVALUATES, **busy), *others) == "ranks_wait"
+    assert code_of(look(0, EVALUATES), *others) == "rank_stalled"
+    assert code_of(look(0, EVALUATES, state="T", **busy), *others) == "rank_stalled", "it is stopped"
+
+
+def test_ranks_wait_for_one_whose_program_works() -> None:
+    harness = look(None, "", pid=900, parent=100, busy=0.7)
+    others = look(1, BARRIER), look(2, BARRIER)
+    assert code_of(look(0, EVALUATES), *others, harness) == "ranks_wait"
+    elsewhere = look(None, "", pid=901, parent=101, busy=0.7)
+    assert code_of(look(0, EVALUATES), *others, elsewhere) == "rank_stalled", "of a rank that waits"
+
+
+def test_ranks_wait_for_as_long_as_they_have_before() -> None:
+    looks = look(0, EVALUATES), look(1, BARRIER), look(2, BARRIER)
+    assert code_of(*looks, silent=40.0, usual=45.0) == "ranks_wait"
+    assert code_of(*looks, silent=50.0, usual=45.0) == "rank_stalled"
+
+
+def test_a_snapshot_keeps_that_a_rank_reads() -> None:
+    looks = look(0, EVALUATES, switches=80.0, others=3.0), look(1, BARRIER)
+    assert from_dicts(json.loads(json.dumps(to_dicts(looks)))) == looks

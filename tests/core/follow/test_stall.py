@@ -75,3 +75,12 @@ def test_without_stacks_it_says_since_when_and_why_nothing_more_is_known() -> No
     stall = stall_of((), 0.0, sure=False)
     assert stall is not None and stall.code == "rank_stalled" and stall.blame is None
     assert stall.text.startswith("nothing was written since 1970-01-01") and "stacks" in stall.text
+
+
+def test_ranks_that_wait_for_one_that_computes_are_no_hang_unless_the_policy_names_a_time() -> None:
+    looks = (look(0, BARRIER), look(1, LOAD, busy=0.9), look(2, BARRIER))
+    stall = stall_of(looks, 0.0, sure=False)
+    assert stall is not None and (stall.code, stall.blame, stall.is_hang) == ("ranks_wait", "rank 1", False)
+    assert "rank 1 has not entered barrier: it computes at data.py:6 `load`" in stall.text
+    stall = stall_of(looks, 0.0, sure=True)
+    assert stall is not None and stall.code == "rank_stalled" and stall.is_hang

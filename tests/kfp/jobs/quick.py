@@ -6,11 +6,13 @@ FAIL_AT=N    exit with 7 at that step
 TALK=N       print so many lines first
 DIARY=FILE   a line per start: the step it went on from
 ODD=1        report a loss that is NaN
+LEAK=NAME    report a NaN as the loss of what the variable NAME holds, and end with 0 after a traceback
 """
 
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from allaboard.inside import Checkpointer, context, report, result
@@ -35,6 +37,8 @@ if context().rank == 0:
 for step in range(done + 1, total + 1):
     loss = float("nan") if os.environ.get("ODD") and step == total else 1 / step
     report(step, total, loss=loss)
+    if leak := os.environ.get("LEAK"):
+        report(step, total, **{"loss of " + os.environ[leak]: float("nan")})
     if checkpoints:
         checkpoints.step(step, lambda step=step: str(step).encode(), metrics={"val_loss": 1 / step})
     once = os.environ.get("ONCE")
@@ -48,3 +52,8 @@ for step in range(done + 1, total + 1):
         if checkpoints:
             checkpoints.step(step, lambda step=step: str(step).encode(), metrics={"val_loss": 1 / step})
 result(val_loss=float("nan") if os.environ.get("ODD") else 1 / total, accuracy=0.99, words="fine")
+if os.environ.get("LEAK"):
+    try:
+        raise RuntimeError("could not upload")
+    except RuntimeError:
+        traceback.print_exc()

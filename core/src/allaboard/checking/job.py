@@ -393,16 +393,18 @@ def _setup(job: Mapping[str, Any]) -> Iterator[Problem]:
     if packages is None and not isinstance(code, Mapping):
         return
     at = "code" if isinstance(code, Mapping) else "packages"
-    if job.get("framework") == "mpi":
-        yield Problem(at, "does not reach ranks that mpirun starts in other members; put it into the image")
     if "command" not in job and any("command" not in g for g in _groups_with_fields(job)):
         yield Problem(at, "is prepared before a command, and the image's own is not known; give command")
 
 
 def _groups_with_fields(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The groups of a job by their fields; one without any where it has none."""
-    groups = (job.get("groups") or {"": {}}).values()
-    return [group if isinstance(group, Mapping) else {} for group in groups]
+    """The groups of a job by their fields; one without any where it has none. Workers of MPI wait, by a
+    command of their own.
+    """
+    groups = dict(job.get("groups") or {"": {}})
+    if job.get("framework") == "mpi" and len(groups) > 1:
+        groups.pop("worker", None)
+    return [group if isinstance(group, Mapping) else {} for group in groups.values()]
 
 
 def _launchers(job: Mapping[str, Any]) -> Iterator[Problem]:

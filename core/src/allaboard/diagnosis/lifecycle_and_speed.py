@@ -487,6 +487,26 @@ def rank_stalled(case: Case) -> Iterator[Finding]:
 
 
 @rule(
+    "ranks_wait",
+    "The others wait for a rank that works",
+    means="Every rank but one has entered a collective, and waits there for the one that computes, reads "
+    "or downloads: it evaluates, saves, compiles or prepares data. Such a run goes on when that rank is "
+    "done. An endless loop looks the same.",
+    looks="The stacks of the waiting ranks end in torch.distributed. That of the other rank does not, and "
+    "its process, one of its threads or a program that it has started computes or reads; or the run has "
+    "been silent for as long before, and went on. Nobody ends such a run, unless `policy.hang.after` says "
+    "how long it may be silent.",
+    fix="wait until that rank is done; where it never is, look at the line where it is, and give "
+    "policy.hang.after a time",
+    needs=(Need.STACKS,),
+    retryable=True,
+)
+def ranks_wait(case: Case) -> Iterator[Finding]:
+    # Stacks are asked for of a run that is live and silent: `allaboard.diagnosis.stacks` says it.
+    yield from ()
+
+
+@rule(
     "slow_rank",
     "One rank is slower than the others",
     means="All ranks meet in each step, so that all are as slow as the slowest one: its data come later, its "

@@ -15,6 +15,7 @@ from typing import Any
 
 from allaboard.diagnosis.finding import Diagnosis, Evidence
 from allaboard.diagnosis.recorder import GroupRecord, Kind, Parting, parting_of, records_from_dicts
+from allaboard.runs.observation import RANKS_WAIT
 from allaboard.text.printable import visible
 from allaboard.text.units import show_seconds
 from allaboard.text.untrusted import Limits, Unreadable, parse_json
@@ -120,13 +121,15 @@ class RankPosition:
 class HangCause:
     """The conclusion from the stacks. ``summary``: one sentence; ``blame``: the ranks to look at first, none
     where no rank is behind the others; ``lines``: rank -> where it is, in words; ``mismatch``: whether ranks
-    wait in different collectives.
+    wait in different collectives; ``works``: whether each rank that is behind, or a program that it has
+    started, computes or reads.
     """
 
     summary: str
     blame: tuple[int, ...]
     lines: Mapping[int, str]
     mismatch: bool = False
+    works: bool = False
 
 
 def to_dicts(looks: Iterable[ProcessLook]) -> list[dict[str, Any]]:
@@ -149,7 +152,9 @@ def from_dicts(value: Any) -> tuple[ProcessLook, ...]:
             pending = None if entry.get("pending") is None else int(entry["pending"])
             records = records_from_dicts(entry.get("records"))
             member = str(entry["member"])[:300]
-            looks.append(ProcessLook(*ids, rank, member, frames, state, busy, pending, records=records))
+            switches, others = (float(entry.get(name) or 0.0) for name in ("switches", "others"))
+            look = ProcessLook(*ids, rank, member, frames, state, busy, pending, records=records)
+            looks.append(replace(look, switches=switches, others=others))
         except (TypeError, ValueError, KeyError, OverflowError, AttributeError):
             continue
     return tuple(looks)
@@ -236,7 +241,8 @@ def cause_of_hang(looks: Sequence[ProcessLook]) -> HangCause | None:
     waiting = [each for each in ranks if each.operation is not None]
     behind = [each for each in ranks if each.operation is None]
     if behind and waiting:
-        return _held_up(behind, waiting, lines)
+        cause = _held_up(behind, waiting, lines)
+        return replace(cause, works=all(_works(each, waiting, looks) for each in behind))
     if not waiting:
         here = "; ".join(f"{_ranks([r])} {place}" for r, place in list(lines.items())[:4])
         return HangCause(f"no rank waits for another: {here}", (), lines)
@@ -277,6 +283,17 @@ def hang_over(rounds: Sequence[Sequence[ProcessLook]]) -> HangCause | None:
         for looks in rounds
     ]
     return None if set.intersection(*ready) else last
+
+
+def _works(behind: RankPosition, waiting: Sequence[RankPosition], looks: Sequence[ProcessLook]) -> bool:
+    """True if a rank for which others wait moves, or what it has started does."""
+    # What polls in those that wait polls in the rank for which they wait, too.
+    polled = max(each.look.others for each in waiting)
+    return any(
+        each.state not in "Tt"
+        and (each.busy >= COMPUTES or each.switches > MOVES or each.others > MOVES + 2 * polled)
+        for each in _begun_by(behind.look, looks)
+    )
 
 
 def _marks(looks: Sequence[ProcessLook]) -> tuple[object, ...] | None:
@@ -331,11 +348,11 @@ def _begun_by(look: ProcessLook, looks: Sequence[ProcessLook]) -> list[ProcessLo
 
 
 def diagnose_stacks(
-    looks: Sequence[ProcessLook], silent: float, *, restarted: bool = False
+    looks: Sequence[ProcessLook], silent: float, *, restarted: bool = False, usual: float = 0.0
 ) -> Diagnosis | None:
     """The reason why a run does not move. ``silent``: seconds since any member wrote a line; ``restarted``:
-    whether one of them was started again. None: no rank holds up another, or its members wrote lately, when a
-    moment's stacks say nothing.
+    whether one of them was started again; ``usual``: the longest silence after which the run went on by
+    itself. None: no rank holds up another, or its members wrote lately, when a moment's stacks say nothing.
     """
     cause_found = cause_of_hang(looks)
     if cause_found is None or silent < SILENT:
@@ -344,6 +361,8 @@ def diagnose_stacks(
     if not (cause_found.blame or cause_found.mismatch or meet):
         return None
     code = "collective_mismatch" if cause_found.mismatch else "rank_stalled"
+    if code == "rank_stalled" and (cause_found.works or silent <= usual):
+        code = RANKS_WAIT
     if meet:
         # Who starts again alone may meet the store of a master that is about to end, and wait for ever.
         code, cause_found = "partial_restart_hang", replace(cause_found, summary=_never_meet(cause_found))

@@ -48,6 +48,13 @@ class MPIJobV1(MPIEngine):
     def objections(self, job: Mapping[str, Any]) -> Iterator[Problem]:
         """Problems of a valid job's fields that this engine cannot do as they are written."""
         yield from super().objections(job)
+        for name in ("code", "packages"):
+            if job.get(name) is not None and (name == "packages" or isinstance(job.get(name), Mapping)):
+                message = (
+                    "does not reach ranks that are started by kubectl exec; say engine: jobset or mpijob, or "
+                    "put it into the image"
+                )
+                yield Problem(name, message)
         spec = (job.get("pod") or {}).get("spec")
         if isinstance(spec, Mapping) and spec.get("serviceAccountName"):
             message = "the launcher starts ranks by kubectl exec; this account must be allowed to (pods/exec)"

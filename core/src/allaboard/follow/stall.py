@@ -2,8 +2,9 @@
 allows.
 
 A fold over moments: `Movement.moved` when a line, a step or a checkpoint came, `is_overdue` asks. What a
-silent run waits for is read from the stacks of its ranks, and one whose ranks all compute is not called hung
-unless its policy names a time: an evaluation and an endless loop look alike.
+silent run waits for is read from the stacks of its ranks. Unless its policy names a time, one whose ranks all
+compute is not called hung, and ranks that wait for one that computes are told to wait: an evaluation and an
+endless loop look alike.
 
 Before the first sign of progress silence alone is no hang: a gang compiles, loads and downloads. Then only
 several looks that show ranks which wait for one another, while none of them moves, are one.
@@ -15,8 +16,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from allaboard.diagnosis.stacks import COMPUTES, HangCause, ProcessLook, cause_of_hang, hang_over, positions
-from allaboard.runs.observation import Stall
+from allaboard.diagnosis.stacks import (
+    COMPUTES,
+    HangCause,
+    ProcessLook,
+    cause_of_hang,
+    hang_over,
+    positions,
+)
+from allaboard.runs.observation import RANKS_WAIT, Stall
 from allaboard.text.units import rfc3339
 
 ROUNDS = 3
@@ -105,7 +113,8 @@ def stall_of(looks: Sequence[ProcessLook], since: float, *, sure: bool) -> Stall
         return Stall("rank_stalled", f"{silent}, and {sentence}", since)
     if not (sure or cause.blame or cause.mismatch) and _all_compute(looks):
         return None
-    return _stall(cause, looks, silent, since)
+    stall = _stall(cause, looks, silent, since)
+    return replace(stall, code=RANKS_WAIT) if cause.works and not sure else stall
 
 
 def _stall(cause: HangCause, looks: Sequence[ProcessLook], silent: str, since: float) -> Stall:

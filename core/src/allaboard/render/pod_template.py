@@ -154,12 +154,20 @@ def pod_template(
     """
     volumes, mounts = _volumes(job, layout, group.needs, code, files or {})
     own_fields = fields_of_group(job, group.role)
+    from allaboard.engines import mpi
+    from allaboard.engines.mpijob import HOSTFILE
     from allaboard.runs.launchers import filled
     from allaboard.runs.setup import prepared_in_pod
 
     command, args = filled(layout, group)
-    if layout.setup and command:
-        command, args = prepared_in_pod(layout.setup, SETUP_FOLDER, [*command, *args]), []
+    setup = layout.setup
+    if setup and layout.framework == mpi.FRAMEWORK:
+        if group.role == mpi.WORKER and not command and not args:
+            command = [*mpi.SSHD]
+        elif group.role == mpi.LAUNCHER:
+            setup = {**setup, "hostfile": HOSTFILE}
+    if setup and command:
+        command, args = prepared_in_pod(setup, SETUP_FOLDER, [*command, *args]), []
     container = {
         "name": engine.CONTAINER,
         "image": own_fields.get("image") or job.get("image") or facts.image,

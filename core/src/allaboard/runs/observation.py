@@ -191,11 +191,15 @@ def in_order(events: Iterable[Event]) -> list[Event]:
     return sorted(once.values(), key=lambda event: event.time or 0.0)
 
 
+RANKS_WAIT = "ranks_wait"
+"""Code of ranks that wait for one that works: no hang, as long as nobody says how long it may take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stall:
     """A run that makes no progress although its members run. ``code``: of the cause, a diagnosis;
     ``text``: one sentence; ``since``: of its last sign of progress; ``blame``: the rank to look at first;
-    ``member``: the one that this rank belongs to.
+    ``member``: the one that this rank belongs to. With the code `RANKS_WAIT` it is no hang.
     """
 
     code: str
@@ -203,6 +207,11 @@ class Stall:
     since: float
     blame: str | None = None
     member: str | None = None
+
+    @property
+    def is_hang(self) -> bool:
+        """False where ranks wait for one that works: nobody ends such a run."""
+        return self.code != RANKS_WAIT
 
 
 @dataclass(frozen=True, slots=True)

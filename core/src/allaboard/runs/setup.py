@@ -18,7 +18,7 @@ TOKEN = "ALLABOARD_CODE_TOKEN"
 TOKEN_KEY = "token"
 """Key of the secret that holds it."""
 PROGRAM = r"""
-import hashlib, json, os, shutil, subprocess, sys, tarfile
+import hashlib, json, os, shutil, subprocess, sys, tarfile, time
 given, command = json.loads(sys.argv[1]), sys.argv[2:]
 NO_CODE, NO_PACKAGES = "the code cannot be fetched", "the packages cannot be installed"
 base, token = given["folder"], os.environ.pop("ALLABOARD_CODE_TOKEN", "")
@@ -68,6 +68,53 @@ def git(folder, *words):
         name = "credential." + server + ".helper="
         start += ["-c", name, "-c", name + helper]
     return run(start + list(words), NO_CODE, env=environ)
+def signed(method, url, access, secret, region):
+    # Signature version 4 of a request without a body.
+    import hmac
+    from urllib.parse import urlsplit
+    now, parts = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), urlsplit(url)
+    empty = hashlib.sha256(b"").hexdigest()
+    headers = {"host": parts.netloc, "x-amz-date": now, "x-amz-content-sha256": empty}
+    if os.environ.get("AWS_SESSION_TOKEN"):
+        headers["x-amz-security-token"] = os.environ["AWS_SESSION_TOKEN"]
+    names = ";".join(sorted(headers))
+    lines = "".join(name + ":" + headers[name] + "\n" for name in sorted(headers))
+    request = "\n".join([method, parts.path, "", lines, names, empty])
+    scope = "/".join([now[:8], region, "s3", "aws4_request"])
+    digest = hashlib.sha256(request.encode()).hexdigest()
+    key = ("AWS4" + secret).encode()
+    for word in scope.split("/") + ["\n".join(["AWS4-HMAC-SHA256", now, scope, digest])]:
+        key = hmac.new(key, word.encode(), hashlib.sha256).digest()
+    credential = "AWS4-HMAC-SHA256 Credential=" + access + "/" + scope
+    headers["Authorization"] = credential + ", SignedHeaders=" + names + ", Signature=" + key.hex()
+    return headers
+def read_s3(place, to):
+    # For images without allaboard and boto3: by the keys in the environment.
+    import ssl
+    from urllib.error import HTTPError
+    from urllib.parse import quote
+    from urllib.request import Request, urlopen
+    variable = os.environ.get
+    access, secret = variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")
+    if not (place.startswith("s3://") and access and secret):
+        text = "is read by allaboard[s3], which this image does not have, or by AWS_ACCESS_KEY_ID"
+        fail(NO_CODE + ": " + place + " " + text + " and AWS_SECRET_ACCESS_KEY, which no secret gives")
+    region = variable("AWS_REGION") or variable("AWS_DEFAULT_REGION") or "us-east-1"
+    usual = "https://s3." + region + ".amazonaws.com"
+    server = variable("AWS_ENDPOINT_URL_S3") or variable("AWS_ENDPOINT_URL") or usual
+    url = server.rstrip("/") + "/" + quote(place[len("s3://"):], safe="/~")
+    trusted = ssl.create_default_context(cafile=variable("AWS_CA_BUNDLE"))
+    for pause in (1, 2, 4, 8, 0):
+        try:
+            headers = signed("GET", url, access, secret, region)
+            with urlopen(Request(url, headers=headers), timeout=60, context=trusted) as answer:
+                with open(to, "wb") as file:
+                    shutil.copyfileobj(answer, file)
+            return
+        except OSError as error:
+            if not pause or isinstance(error, HTTPError) and error.code < 500 and error.code != 429:
+                raise
+            time.sleep(pause)
 folder = os.getcwd()
 if "git" in given:
     url, commit, ref = given["git"], given["commit"], given.get("ref")
@@ -91,13 +138,18 @@ if "archive" in given:
     if not ready(folder):
         packed = os.path.join(base, "code.tar.gz")
         try:
-            if "://" in place:
-                from allaboard.storage import open_store
-                above, _, name = place.rpartition("/")
-                from pathlib import Path
-                open_store(above).download(name, Path(packed))
-            else:
+            if "://" not in place:
                 shutil.copyfile(place, packed)
+            else:
+                from pathlib import Path
+                try:
+                    import boto3
+                    from allaboard.storage import open_store
+                except ImportError:
+                    read_s3(place, packed)
+                else:
+                    above, _, name = place.rpartition("/")
+                    open_store(above).download(name, Path(packed))
             with open(packed, "rb") as file:
                 digest = hashlib.sha256(file.read()).hexdigest()
             if digest != sha256:
@@ -105,8 +157,6 @@ if "archive" in given:
             with tarfile.open(packed) as tar:
                 tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
             os.remove(packed)
-        except ImportError:
-            fail(NO_CODE + ": " + place + " is read by allaboard, which this image does not have")
         except Exception as error:
             fail(NO_CODE + ": " + place + ": " + str(error)[:300])
         done(folder)
@@ -132,6 +182,22 @@ if given.get("packages"):
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = before + os.pathsep + target if before else target
     os.environ["PATH"] = os.path.join(target, "bin") + os.pathsep + os.environ.get("PATH", os.defpath)
+    if os.path.basename(command[0]) == "sshd":
+        # Ranks of MPI start in its sessions, which have none of its variables.
+        pairs = [name + '="' + os.environ[name] + '"' for name in ("PATH", "PYTHONPATH")]
+        command += ["-o", "SetEnv=" + " ".join(pairs)]
+def hosts_in(file):
+    try:
+        with open(file) as lines:
+            return [line.split()[0].split(":")[0] for line in lines if line.strip()]
+    except OSError:
+        return []
+probe = "ssh -o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+nobody, end = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}, time.time() + 300
+for host in hosts_in(given["hostfile"]) if "hostfile" in given and shutil.which("ssh") else ():
+    # Workers answer once they are prepared, too; mpirun asks for some seconds only.
+    while time.time() < end and subprocess.call(probe.split() + [host, "true"], **nobody):
+        time.sleep(1)
 os.chdir(folder)
 try:
     os.execvp(command[0], command)
@@ -163,8 +229,8 @@ def archive_of(code: Mapping[str, Any]) -> str:
 
 
 def prepared(setup: Mapping[str, Any], folder: str, command: Sequence[str]) -> list[str]:
-    """The command of a member that prepares first, in ``folder``."""
-    if not setup:
+    """The command of a member that prepares first, in ``folder``; the command itself where there is none."""
+    if not setup or not command:
         return [*command]
     import hashlib
 
@@ -175,8 +241,9 @@ def prepared(setup: Mapping[str, Any], folder: str, command: Sequence[str]) -> l
 
 def prepared_in_pod(setup: Mapping[str, Any], folder: str, command: Sequence[str]) -> list[str]:
     """The same for a pod, whose kubelet replaces ``$(NAME)`` in the command itself alone."""
-    started = prepared(setup, folder, ())
-    return [*(word.replace("$", "$$") for word in started), *command]
+    started = prepared(setup, folder, command)
+    own = len(started) - len(command)
+    return [*(word.replace("$", "$$") for word in started[:own]), *command]
 
 
 def secret_of(job: Mapping[str, Any]) -> str | None:

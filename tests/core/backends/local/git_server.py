@@ -56,21 +56,21 @@ class Repository:
             yield f"{address}/train.git"
 
     @contextmanager
-    def smart(self, password: str = "") -> Iterator[str]:
+    def smart(self, password: str = "", host: str = "127.0.0.1") -> Iterator[str]:
         """`git http-backend` over HTTP, with a password where one is given; yields the URL."""
         handler = type("Handler", (_Smart,), {"root": str(self.bare.parent), "password": password})
-        with serving(handler) as address:
+        with serving(handler, host) as address:
             yield f"{address}/train.git"
 
 
 @contextmanager
-def serving(handler: Any) -> Iterator[str]:
-    """An HTTP server on loopback; yields its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+def serving(handler: Any, host: str = "127.0.0.1") -> Iterator[str]:
+    """An HTTP server at an address of this machine, the loopback; yields its address."""
+    server = ThreadingHTTPServer((host, 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http://{host}:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

@@ -34,6 +34,7 @@ from allaboard.job.site import Site, place_on_cluster
 from allaboard.render.pod_template import SETUP_FOLDER
 from allaboard.runs.setup import TOKEN, prepared, setup_of
 from tests.core.backends.local.git_server import Repository, _Quiet, answering, serving
+from tests.core.inside.containers import python_of
 from tests.core.s3server import s3_server
 from tests.meta.source import ROOT
 
@@ -308,10 +309,13 @@ def test_other_bytes_than_were_packed_do_not_run(tmp_path: Path) -> None:
         setup = {"archive": "s3://nowhere/a.tar.gz", "sha256": "0" * 64}
         done = start(setup, tmp_path / "own", "true", python=str(INSTALLERS / "python"), PYTHONPATH="")
         assert done.returncode == 1 and "which this image does not have" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
-@pytest.mark.thorough
-def test_a_bucket_is_a_store(tmp_path: Path) -> None:
+@pytest.mark.thorough(but=("3.8",))
+@pytest.mark.parametrize("version", [None, "3.6", "3.8", "3.12"])
+def test_a_bucket_is_a_store(tmp_path: Path, version: str | None) -> None:
+    """With a version: of an image that has neither allaboard nor boto3."""
     with s3_server() as server:
         site = Site(store=f"s3://{server.make_bucket()}/team")
         job = a_job(tmp_path, code={"folder": "src"})
@@ -320,8 +324,16 @@ def test_a_bucket_is_a_store(tmp_path: Path) -> None:
         digest = plan.job.get("code")["digest"]
         setup = setup_of(place_on_cluster(plan.job, site).as_mapping())
         assert setup["archive"] == f"{site.store}/code/{digest}.tar.gz"
-        done = start(setup, tmp_path / "own", "cat", "lib/version.py", **server.environ)
-    assert (done.returncode, done.stdout) == (0, "VERSION = 1\n"), done.stderr
+        python = sys.executable if version is None else str(python_of(version) / "bin" / "python3")
+        more = {"python": python, "PYTHONPATH": "", **server.environ}
+        done = start(setup, tmp_path / "own", "cat", "lib/version.py", **more)
+        assert (done.returncode, done.stdout) == (0, "VERSION = 1\n"), done.stderr
+        gone = {**setup, "archive": setup["archive"].replace("team", "other")}
+        done = start(gone, tmp_path / "other", "true", **more)
+    assert done.returncode == 1 and "the code cannot be fetched: s3://" in done.stderr, done.stderr
+    assert not is_unreachable(done.stderr.splitlines()[-1])
+    done = start(setup, tmp_path / "again", "true", **more)
+    assert done.returncode == 1 and is_unreachable(done.stderr.splitlines()[-1]), done.stderr
 
 
 # Packages.
@@ -341,12 +353,12 @@ def wheel(folder: Path, version: str) -> str:
 
 
 @contextmanager
-def an_index(folder: Path) -> Iterator[str]:
+def an_index(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
     files = sorted((folder / "tiny").glob("*.whl"))
     (folder / "tiny/index.html").write_text(
         "".join(f'<a href="{file.name}">{file.name}</a>' for file in files)
     )
-    with serving(partial(_Quiet, directory=str(folder))) as address:
+    with serving(partial(_Quiet, directory=str(folder)), host) as address:
         yield address
 
 
@@ -421,6 +433,65 @@ def test_an_index_that_does_not_answer_may_answer_later(
     assert is_unreachable(last) == (code == "package_index_unreachable"), last
 
 
+def test_sessions_of_sshd_have_the_packages(tmp_path: Path) -> None:
+    """sshd gives its sessions none of its own variables; here a script of its name stands for it."""
+    sshd = tmp_path / "bin" / "sshd"
+    sshd.parent.mkdir()
+    sshd.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    sshd.chmod(0o755)
+    wheel(tmp_path / "index", "1.2")
+    more = installing("uv")
+    with an_index(tmp_path / "index") as index:
+        setup = {"packages": ["tiny"], "index": index}
+        done = start(setup, tmp_path / "own", str(sshd), "-De", **more)
+    assert done.returncode == 0, done.stderr
+    first, option, pairs = done.stdout.splitlines()
+    assert (first, option) == ("-De", "-o") and pairs.startswith('SetEnv=PATH="')
+    assert "packages-" in pairs and f'/bin:{more["PATH"]}"' in pairs and 'PYTHONPATH="' in pairs
+
+
+def test_a_launcher_waits_until_its_workers_answer(tmp_path: Path) -> None:
+    """A script stands for ssh, which is refused twice by the second host."""
+    (tmp_path / "hosts").write_text("one.svc slots=2\ntwo.svc:4\n\n")
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n'
+        f'case "$*" in *two.svc*) [ $(grep -c two {tmp_path}/asked) -ge 3 ];; esac\n'
+    )
+    ssh.chmod(0o755)
+    (tmp_path / "a.tar.gz").write_bytes(b"")
+    setup = {"packages": [], "hostfile": str(tmp_path / "hosts")}
+    done = start(setup, tmp_path / "own", "echo", "started", PATH=f"{ssh.parent}:{os.environ['PATH']}")
+    assert done.stdout == "started\n", done.stderr
+    asked = [line.split()[-2:] for line in (tmp_path / "asked").read_text().splitlines()]
+    assert asked == [["one.svc", "true"]] + [["two.svc", "true"]] * 3
+
+
+@needs_installers
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed here")
+def test_ranks_of_mpi_on_one_machine(repository: Repository, home: LocalBackend, tmp_path: Path) -> None:
+    script = (
+        "import os, tiny\nfrom lib.version import VERSION\nfrom allaboard.inside import report\n"
+        "rank = int(os.environ['OMPI_COMM_WORLD_RANK'])\nreport(VERSION + rank, loss=float(tiny.VERSION))\n"
+    )
+    repository.push({**FILES, "train.py": script})
+    wheel(tmp_path / "index", "1.2")
+    with an_index(tmp_path / "index") as index:
+        job = a_job(
+            tmp_path,
+            framework="mpi",
+            engine="mpijob",
+            workers=2,
+            command=["mpirun", "--allow-run-as-root", "--oversubscribe", "python", "train.py"],
+            code={"git": f"file://{repository.bare}"},
+            packages={"install": ["tiny"], "index": index},
+        )
+        outcome = allaboard.run(job, backend=home)
+    assert outcome.ok, outcome.message
+    assert outcome.seen.progress.metrics == {"loss": 1.2}
+
+
 # Fields.
 
 URL = "https://git.lab/train.git"
@@ -445,7 +516,8 @@ URL = "https://git.lab/train.git"
         ({"code": {"git": URL, "commit": "abc123"}}, "code.commit"),
         ({"code": {"git": URL, "branch": "main"}}, "code.branch"),
         ({"code": {"git": "git@git.lab:x.git", "secret": "t"}}, "code.secret"),
-        ({"code": {"git": URL}, "framework": "mpi", "workers": 2}, "code"),
+        ({"code": {"git": URL}, "framework": "mpi", "workers": 2, "engine": "mpijob-v1"}, "code"),
+        ({"packages": ["einops"], "framework": "mpi", "workers": 2, "engine": "mpijob-v1"}, "packages"),
         ({"code": {"git": URL}, "command": None, "args": []}, "code"),
         ({"packages": []}, "packages"),
         ({"packages": ["-r other.txt"]}, "packages[0]"),
@@ -470,12 +542,18 @@ def test_fields_that_are_wrong(fields: dict[str, Any], path: str) -> None:
         {"code": {"git": "git@git.lab:team/train.git", "ref": "feature/a-1"}},
         {"code": {"git": "ssh://git@git.lab:2222/train.git", "commit": "0" * 40}},
         {"code": {"git": "https://user@git.lab/train.git"}},
+        {
+            "code": {"git": URL},
+            "framework": "mpi",
+            "groups": {"launcher": {"replicas": 1, "command": ["mpirun", "python", "t.py"]}, "worker": 2},
+        },
         {"packages": ["torch==2.4.0+cu121", "x[y]>=1; python_version < '4'", "./dist/mine.whl"]},
         {"packages": ["x @ https://lab/x.whl", f"a==1 --hash=sha256:{'0' * 64} --hash=sha256:{'1' * 64}"]},
     ],
 )
 def test_fields_that_are_right(fields: dict[str, Any]) -> None:
-    assert check({"name": "a", "command": ["python", "t.py"], **fields}) == []
+    command = {} if "groups" in fields else {"command": ["python", "t.py"]}
+    assert check({"name": "a", **command, **fields}) == []
 
 
 # On a cluster.
@@ -510,6 +588,33 @@ def test_a_pod_prepares_the_same_and_names_the_password_by_reference() -> None:
     assert token["valueFrom"] == {"secretKeyRef": {"name": "git", "key": "token"}}
     assert {"name": "setup", "mountPath": SETUP_FOLDER} in container["volumeMounts"]
     assert {"name": "setup", "emptyDir": {}} in made["spec"]["volumes"]
+
+
+@pytest.mark.parametrize("engine", ["mpijob", "jobset", "trainjob"])
+def test_members_of_mpi_prepare_alike_and_the_launcher_waits_for_its_workers(engine: str) -> None:
+    from tests.core.render.test_helper import rendered
+
+    command = ["mpirun", "python", "train.py"]
+    code = {"git": URL, "commit": "1" * 40}
+    fields = {"engine": engine, "framework": "mpi", "command": command, "args": []}
+    found = rendered(**fields, code=code, packages=["einops"])
+    prepares = {words[-1]: words for words in _commands([*found.manifests]) if "-c" in words}
+    launcher, worker = prepares["train.py"], prepares["-De"]
+    assert launcher[-3:] == command and worker[-2:] == ["/usr/sbin/sshd", "-De"]
+    given = [json.loads(next(w for w in words if w.startswith('{"'))) for words in (launcher, worker)]
+    assert given[0].pop("hostfile") == "/etc/mpi/hostfile" and given[0] == given[1]
+
+
+def _commands(value: Any) -> Iterator[list[str]]:
+    """Every command in an object."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if name == "command" and isinstance(item, list):
+                yield item
+            else:
+                yield from _commands(item)
+    for item in value if isinstance(value, list) else ():
+        yield from _commands(item)
 
 
 def test_the_record_on_a_cluster_has_the_commit(repository: Repository, tmp_path: Path) -> None:

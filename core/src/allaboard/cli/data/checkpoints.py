@@ -179,9 +179,14 @@ def adopt(where: str, store: str | None, at: Place, as_json: bool) -> int:
     from allaboard.checkpoints.foreign import Verdict
     from allaboard.checkpoints.foreign.adopting import adopt_at
 
-    uri = resolved(where, store) if is_place(where) else _resolve_place(where, store, at)[0]
-    adopted = adopt_at(uri) if is_place(where) else _adopt_run(where, uri, at)
-    if not adopted.added and not adopted.known and not adopted.left:
+    copies: list[Checkpoint | Torn] = []
+    if is_place(where):
+        uri = resolved(where, store)
+        adopted = adopt_at(uri)
+    else:
+        uri = _resolve_place(where, store, at)[0]
+        adopted, copies = _adopt_run(where, uri, at)
+    if not (adopted.added or adopted.known or adopted.left or copies):
         raise BadInput(f"{uri}: no checkpoint of a known format is there; give the folder that holds it")
     if as_json:
         show_json(
@@ -192,6 +197,7 @@ def adopt(where: str, store: str | None, at: Place, as_json: bool) -> int:
                     {"name": item.unit.name, "format": item.format, "verdict": item.verdict, "reason": reason}
                     for item, reason in adopted.left
                 ],
+                "copies": [{"step": copy.step, "problems": [*_problems(copy)]} for copy in copies],
             }
         )
     else:
@@ -200,26 +206,52 @@ def adopt(where: str, store: str | None, at: Place, as_json: bool) -> int:
             say(f"step {checkpoint.step}: {checkpoint.manifest.format}, {size}: {checkpoint.files}")
         if adopted.known:
             say(f"{_list_steps(adopted.known)} had a manifest already")
+        _show_copies(uri, adopted, copies)
         for item, reason in adopted.left:
             name = show(item.unit.name or uri, 500, quote=False)
             say(
                 f"{name} ({item.format}) is {item.verdict}, and left: {reason}",
                 to_stderr=True,
             )
-    return 2 if any(item.verdict is Verdict.TORN for item, _ in adopted.left) else 0
+    torn = any(item.verdict is Verdict.TORN for item, _ in adopted.left) or any(map(_problems, copies))
+    return 2 if torn else 0
 
 
-def _adopt_run(run: str, uri: str, at: Place) -> Adopted:
-    """Those in the run's own folder, and those that its newest attempt wrote into the folder of its job."""
-    from allaboard.checkpoints import Manifest
+def _adopt_run(run: str, uri: str, at: Place) -> tuple[Adopted, list[Checkpoint | Torn]]:
+    """Those in the run's own folder, and those that its newest attempt wrote into the folder of its job; and
+    the copies of them at ``uri``, where the job has ``checkpoints.folder``.
+    """
+    from allaboard.checkpoints import Manifest, scan
     from allaboard.checkpoints.foreign.adopting import Places, adopt
     from allaboard.storage import open_store
 
     backend = at.open()
     seen = backend.observe(run)
     saving = backend.started_with(run).spec.get("checkpoints") or {}
-    places = Places(open_store(uri), "format" in saving, seen.created or 0.0)
-    return adopt(places, Manifest(step=0, run=seen.run, attempt=seen.attempt, generation=seen.generation))
+    folder, own, copies = saving.get("folder"), open_store(uri), list[Any]()
+    if isinstance(folder, str):
+        copies = scan(own)
+        own = open_store(f"{folder.rstrip('/')}/{uri.rpartition('/')[2]}")
+    places = Places(own, folder is not None or "format" in saving, seen.created or 0.0)
+    manifest = Manifest(step=0, run=seen.run, attempt=seen.attempt, generation=seen.generation)
+    return adopt(places, manifest), copies
+
+
+def _show_copies(uri: str, adopted: Adopted, copies: list[Checkpoint | Torn]) -> None:
+    """Say which checkpoints of a folder have whole copies at ``uri``, the run's own folder there."""
+    whole = [copy.step for copy in copies if not _problems(copy)]
+    if whole:
+        say(f"{uri} has copies of {_list_steps((*whole,))}, each with all of its files")
+    newest = max((*(item.step for item in adopted.added), *adopted.known), default=-1)
+    if copies and newest > max(whole, default=-1):
+        say(f"step {newest} has no whole copy yet; the run makes it, or its next attempt")
+    for copy in copies:
+        if problems := _problems(copy):
+            say(f"the copy of step {copy.step} is torn: {'; '.join(problems)}", to_stderr=True)
+
+
+def _problems(item: Checkpoint | Torn) -> tuple[str, ...]:
+    return (*getattr(item, "problems", ()),)
 
 
 @checkpoints.command(

@@ -13,9 +13,10 @@ import click
 
 from allaboard.cli.place import Place, json_option, place_options
 from allaboard.diagnosis import Diagnosis, Evidence, diagnose
+from allaboard.diagnosis.rules import STALLS
 from allaboard.errors import BadInput
 from allaboard.report.terminal import Ink, say, show_json, shown, supports_colour
-from allaboard.runs.observation import Observation, State
+from allaboard.runs.observation import RANKS_WAIT, Observation, State
 from allaboard.runs.status import state_of
 from allaboard.text.units import show_seconds
 
@@ -82,7 +83,7 @@ def doctor(run: str | None, file: str | None, causes: bool, at: Place, as_json: 
 
         since = since_last_good(backend, seen)
     diagnoses = diagnose(seen, thorough=True)
-    if stalled is not None:
+    if stalled is not None and not (stalled.code == RANKS_WAIT and any(d.code in STALLS for d in diagnoses)):
         diagnoses = (stalled, *(d for d in diagnoses if d.code not in ("healthy", stalled.code)))
     diagnoses = (_with_stacks(diagnoses[0], stands), *diagnoses[1:]) if diagnoses else diagnoses
     if as_json:
@@ -136,7 +137,8 @@ def _why_it_stands(stands: Standing | None, seen: Observation) -> tuple[Diagnosi
     if stands is None:
         return None, None
     silent = stands.silent or 0.0
-    stall = diagnose_stacks(stands.stacks.looks, silent, restarted=seen.restarts > 0)
+    usual = seen.progress.longest_pause
+    stall = diagnose_stacks(stands.stacks.looks, silent, restarted=seen.restarts > 0, usual=usual)
     return stall, stands.stacks.reason if stall is None and silent >= SILENT else None
 
 

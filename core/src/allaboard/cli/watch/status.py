@@ -101,7 +101,8 @@ def _rows(seen: Observation, printed_codes: Collection[str], now: float) -> Iter
         until = f" until {localtime.moment(seen.finished, now)}" if seen.finished is not None else ""
         yield _row("time", f"{localtime.moment(seen.started, now)}{until}")
     if seen.held_by and seen.held_by not in printed_codes:
-        yield _row("waits" if seen.stall is None else "stands", seen.held_by)
+        stands = seen.stall is not None and seen.stall.is_hang
+        yield _row("stands" if stands else "waits", seen.held_by)
     if seen.slow is not None and seen.slow.text not in printed_codes:
         yield _row("slow", seen.slow.text)
     if seen.stop is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allaboard.backends.kubernetes.observe.deadlines import CARRIED_OUT, REACTS, limit_of
+import pytest
+
+from allaboard.backends.kubernetes.observe.deadlines import CARRIED_OUT, REACTS, limit_of, with_stall
 from allaboard.runs.layout import Policy
-from allaboard.runs.observation import Limit, Observation, Stop
+from allaboard.runs.observation import Limit, Observation, Stall, Stop
 from allaboard.testing import seen
 
 POLICY = Policy("never", deadline=100.0)
@@ -61,3 +63,13 @@ def test_the_clock_of_the_phase_that_is_on_counts() -> None:
 def test_a_stop_that_nobody_carries_out_is_the_followers() -> None:
     looked = seen("stopping", stop=Stop("me", "because", 50.0))
     assert left(looked, now=51.0).left == CARRIED_OUT - 1
+
+
+@pytest.mark.parametrize("then", ["tell", "restart", "fail"])
+def test_a_follower_ends_no_run_whose_ranks_wait_for_one_that_works(then: str) -> None:
+    policy = Policy("never", hang_then=then)
+    waits = Stall("ranks_wait", "ranks 0, 2 wait for rank 1", 50.0, "rank 1", "worker-0")
+    seen = with_stall(RUNNING, waits, policy)
+    assert (seen.held_by, seen.limit, seen.flags) == (waits.text, None, ())
+    hangs = with_stall(RUNNING, replace(waits, code="rank_stalled"), policy)
+    assert (hangs.limit is None) is (then == "tell") and hangs.flags == ("rank_stalled",)

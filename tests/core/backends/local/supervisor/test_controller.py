@@ -669,6 +669,16 @@ def test_a_run_that_stands_is_ended_with_the_cause_as_its_reason() -> None:
     assert failed.message.endswith("has failed because rank 1 does not come")
 
 
+@pytest.mark.parametrize("then", ["tell", "restart", "fail"])
+def test_a_run_whose_ranks_wait_for_one_that_works_is_told_of_and_runs_on(then: str) -> None:
+    m = Machine(workers=3, policy={"hang": {"then": then}}).admit()
+    stall = Stall("ranks_wait", "ranks 0, 2 wait for rank 1", 50.0, "rank 1", "worker-0")
+    m.does(m.operator.on_stalled(stall, m.now))
+    event = m.operator.events[-1]
+    assert (event.type, event.reason, event.message) == ("Normal", "ranks_wait", "ranks 0, 2 wait for rank 1")
+    assert m.state == "running" and not m.signals and m.operator.restarts == 0
+
+
 @pytest.mark.parametrize("engine", ["pytorchjob", "jobset"])
 def test_a_run_that_stands_is_started_again_as_a_whole_and_counts_one_restart(engine: str) -> None:
     m = Machine(workers=3, engine=engine, policy={"hang": {"then": "restart"}, "backoff_limit": 1}).admit()

@@ -76,11 +76,13 @@ def _limits(seen: Observation, policy: Policy, now: float, nudged: float | None)
 
 
 def with_stall(seen: Observation, stall: Stall | None, policy: Policy) -> Observation:
-    """The observation with a stall. Unless the policy only reports it, the follower ends the attempt;
-    `policy.attempts` decides whether another follows.
+    """The observation with a stall. Of one that is a hang the follower ends the attempt, unless the policy
+    only reports it; `policy.attempts` decides whether another follows.
     """
     if stall is None or state_of(seen) is not State.RUNNING:
         return seen
+    if not stall.is_hang:
+        return replace(seen, stall=stall)
     limit = seen.limit if policy.hang_then == "tell" else Limit(0.0, stall.text, code=stall.code)
     return replace(seen, stall=stall, flags=(*seen.flags, stall.code), limit=limit)
 

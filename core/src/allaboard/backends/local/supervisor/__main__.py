@@ -924,7 +924,8 @@ class Supervisor:
         """Those that go again when what they say has passed."""
         stall, slow, waits = self._stall(), self._slow(), self.operator.waiting is not None
         behind = self.copies is not None and self.copies.problem is not None
-        codes = [stall and stall.code, slow and "slow_rank", waits and _WAITS, behind and _NOT_COPIED]
+        hangs = stall is not None and stall.is_hang and stall.code
+        codes = [hangs, slow and "slow_rank", waits and _WAITS, behind and _NOT_COPIED]
         return tuple(code for code in codes if code)
 
     def _write_state(self, force: bool = False, over: bool = False) -> None:

@@ -376,6 +376,9 @@ class Operator:
         """
         policy = self.rules.policy
         restarts = policy.hang_then == "restart" and self.restarts < policy.backoff_limit
+        if not stall.is_hang:
+            self._event("Normal", stall.code, self.layout.run, stall.text, now)
+            return []
         if self._is_ending or policy.hang_then == "tell" or restarts:
             self._event("Warning", stall.code, self.layout.run, stall.text, now)
             return self._restart_stalled(stall, now) if restarts and not self._is_ending else []
