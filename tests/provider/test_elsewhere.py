@@ -236,6 +236,7 @@ def test_a_wait_for_another_host_is_told_at_once_and_then_once_a_minute(
     assert "4 min at most" in said[1][1]
 
 
+@pytest.mark.thorough(but=("{}-",))
 @pytest.mark.parametrize(
     ("settings", "seconds"),
     [

@@ -205,6 +205,7 @@ ORDERS = ["failed", "success", "skipped", "removed", "upstream_failed", "restart
 """States that only an order, or the end of the try, leads to."""
 
 
+@pytest.mark.thorough(but=("failed--1", "success--1", "skipped-3"))
 @pytest.mark.parametrize(
     ("state", "map_index"), [*((state, -1) for state in ORDERS), ("failed", 3), ("skipped", 3)]
 )
@@ -221,6 +222,7 @@ def test_a_task_that_a_person_ended_takes_its_run_with_it(
 NO_ORDERS = [state.value for state in TaskInstanceState if state.value not in ORDERS]
 
 
+@pytest.mark.thorough(but=("running", "None", "a word of a newer"))
 @pytest.mark.parametrize("state", [None, *NO_ORDERS, "a word of a newer Airflow"])
 def test_a_state_that_may_be_a_hand_over_stops_nothing(airflow_says: Any, state: str | None) -> None:
     """A triggerer that was frozen wakes: another one has the trigger, or has fired it, and the resume waits

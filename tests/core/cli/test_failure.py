@@ -120,6 +120,7 @@ HERE_ONLY = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough(but=("no such program", "no such script", "unmapped volume", "a secret"))
 @pytest.mark.parametrize("case", HERE_ONLY)
 def test_what_this_machine_cannot_do_is_said_before_a_start(ab: Terminal, case: str) -> None:
     fields, expected = HERE_ONLY[case]
@@ -391,6 +392,7 @@ def test_a_word_that_names_no_run_is_unknown(ab: Terminal, run: str) -> None:
 # Streams that are closed or full, and users that are not there.
 
 
+@pytest.mark.thorough(but=("words1", "words3-closed"))
 @pytest.mark.parametrize("where", ["/dev/full", "closed"])
 @pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["status", "nothing", "--json"]])
 def test_a_stdout_that_takes_nothing_is_a_sentence_at_most(

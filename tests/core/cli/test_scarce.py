@@ -114,6 +114,7 @@ def test_a_pool_without_inodes(ab: Terminal, tmp_path: Path, inodes: int) -> Non
         assert ab("stop", "digits").code == 0 and ab.seen().stopped
 
 
+@pytest.mark.thorough(but=("8", "16"))
 @pytest.mark.parametrize("inodes", [2, 5, 8, 12, 16])
 def test_a_home_without_inodes(ab: Terminal, tmp_path: Path, inodes: int) -> None:
     place = tmp_path / "small"

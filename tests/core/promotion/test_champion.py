@@ -206,6 +206,7 @@ def test_without_promotions_there_is_nothing_to_roll_back(store: Store) -> None:
 # --- what is not ours
 
 
+@pytest.mark.thorough(but=("disk",))
 @pytest.mark.parametrize(
     "raw",
     [

@@ -89,6 +89,7 @@ def test_a_shard_ends_at_its_bytes_or_its_samples_whichever_comes_first(tmp_path
     assert [shard.samples for shard in index.shards] == [20]
 
 
+@pytest.mark.thorough(but=("disk",))
 def test_progress_counts_up_to_the_end(store: Store, tmp_path: Path) -> None:
     seen: list[tuple[int, int | None, int]] = []
     index = prepare(
@@ -135,6 +136,7 @@ def test_an_unchanged_iterable_changes_nothing(store: Store) -> None:
     assert {entry.key: entry.modified for entry in store.entries()} == written
 
 
+@pytest.mark.thorough(but=("disk",))
 def test_a_changed_source_starts_over_says_so_and_keeps_what_did_not_change(
     store: Store, tmp_path: Path
 ) -> None:
@@ -163,6 +165,7 @@ def test_a_changed_source_starts_over_says_so_and_keeps_what_did_not_change(
     assert len(told) == 1 and "changed" in told[0] and "starting over" in told[0]
 
 
+@pytest.mark.thorough(but=("disk",))
 def test_a_changed_iterable_and_changed_limits_are_other_versions(store: Store) -> None:
     told: Told = []
     first = prepare(some_samples(20), store, samples_per_shard=5)
@@ -225,6 +228,7 @@ def told_at_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["allaboard.shards.prepare"], "_EVERY", 0.0)
 
 
+@pytest.mark.thorough(but=("disk",))
 @pytest.mark.usefixtures("told_at_every_sample")
 def test_an_interrupted_preparation_goes_on_where_it_was(store: Store, tmp_path: Path) -> None:
     files = some_files(40)
@@ -265,6 +269,7 @@ def test_what_was_damaged_meanwhile_is_not_built_upon(tmp_path: Path) -> None:
     assert contents(store, index) == files and verify(store) == []
 
 
+@pytest.mark.thorough(but=("disk",))
 @pytest.mark.usefixtures("told_at_every_sample")
 def test_a_source_that_changed_after_an_interruption_starts_over(store: Store, tmp_path: Path) -> None:
     files = some_files(40)
@@ -284,6 +289,7 @@ def test_a_source_that_changed_after_an_interruption_starts_over(store: Store, t
     assert len({key.partition("/")[0] for key in others}) == 1 and keys_with(index) <= keys_of(store)
 
 
+@pytest.mark.thorough(but=("disk",))
 @pytest.mark.usefixtures("told_at_every_sample")
 def test_an_interrupted_iterable_writes_no_shard_twice(store: Store) -> None:
     with pytest.raises(Interrupted):
@@ -318,6 +324,7 @@ def left_alone(store: Store, source: Any, words: str, **limits: Any) -> BadInput
     return caught.value
 
 
+@pytest.mark.thorough(but=("disk",))
 @pytest.mark.parametrize("prepared_before", [False, True])
 def test_bad_input_leaves_nothing_behind_and_what_was_there_in_place(
     store: Store, tmp_path: Path, prepared_before: bool
@@ -393,6 +400,7 @@ def test_a_full_disk_is_said_and_leaves_no_half_shard(
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.thorough(but=("disk",))
 def test_a_second_preparation_that_cleans_up_under_the_first_is_noticed(store: Store) -> None:
     def disturbed() -> Any:
         yield from some_samples(8)

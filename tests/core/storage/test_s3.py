@@ -193,6 +193,7 @@ def test_secrets_are_not_shown_even_when_the_library_quotes_them(moto: S3Server)
     assert ACCESS_KEY not in str(echoed.value) and SECRET_KEY not in str(echoed.value)
 
 
+@pytest.mark.thorough
 def test_renewed_credentials_are_read_after_the_old_ones_ran_out(moto: S3Server, tmp_path: Path) -> None:
     file = tmp_path / "credentials"
 
@@ -385,6 +386,7 @@ def test_what_passes_is_tried_again(moto: S3Server, tmp_path: Path, answer: tupl
             assert name == "folders" or len(proxy.requests) >= before + 2, name  # it asks what entries asked
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_pauses")
 def test_a_server_that_stays_busy_is_given_up_and_the_tries_are_counted(moto: S3Server) -> None:
     with between(moto, lambda request: (503, "SlowDown")) as proxy:

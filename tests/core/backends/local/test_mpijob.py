@@ -148,6 +148,7 @@ def test_ranks_use_the_gpus_of_the_workers(backend: LocalBackend, folder: Path) 
     assert told["gpus"] == "GPU-a,GPU-b,GPU-c,GPU-d"
 
 
+@pytest.mark.thorough(but=("mpijob-v1", "jobset"))
 @ENGINES
 def test_a_worker_that_is_lost_ends_the_job_where_its_operator_says_so(
     backend: LocalBackend, folder: Path, engine: str

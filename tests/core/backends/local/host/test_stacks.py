@@ -139,6 +139,7 @@ def test_who_takes_the_signal_for_something_else_is_left_alone(start: Start) -> 
 def test_a_stopped_process_does_not_answer_and_is_not_waited_for(start: Start) -> None:
     process = start(SAYS)
     process.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.process.pid, os.WSTOPPED | os.WNOWAIT)
     [answer] = process.asked(patience=0.2)
     assert (answer.text, answer.state) == (None, "T")
 
