@@ -8,7 +8,6 @@ leaves objects with our labels, which the next launch under the same key takes u
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from allaboard.gangs import GANGS
 from allaboard.gangs.base import GangPlan
 from allaboard.gangs.kueue import PRIORITY_CLASS, QUEUE
 from allaboard.gangs.topology import affinity, label_of
-from allaboard.job.training_job import CODE_LIMIT, TrainingJob, is_below, is_shared
+from allaboard.job.training_job import CODE_LIMIT, TrainingJob, copied, is_below, is_shared
 from allaboard.render import devices, labels, pod_template
 from allaboard.render import helper as helpers
 from allaboard.render.claims import claims_of
@@ -141,7 +140,7 @@ def render(
     # A value of its own: parts that several templates share are not shared in what is handed out.
     notes = (*engine_notes(job, engine, facts), *notes)
     return Rendered(
-        tuple(json.loads(json.dumps(m)) for m in manifests),
+        tuple(copied(manifest, spelling=False) for manifest in manifests),
         plan,
         (*notes, *warnings),
         claims_of(job, layout, facts.namespace),
