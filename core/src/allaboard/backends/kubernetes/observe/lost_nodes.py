@@ -7,13 +7,14 @@ somebody says that it will not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.values import at, dicts, mapping, moment, text
 from allaboard.runs.observation import Stall
 from allaboard.text.units import rfc3339
 
+Json = Mapping[str, Any]
 _BY_TAINT = "DeletionByTaintManager"
 _SHOWN = 5
 
