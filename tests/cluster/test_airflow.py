@@ -92,6 +92,29 @@ def test_the_retraining_dag_of_the_examples_unchanged_but_for_its_connection(liv
 
 
 @pytest.mark.thorough
+def test_a_success_that_its_end_contradicts_is_told_in_the_task_log_and_not_promoted(live: OnCluster) -> None:
+    run = live.start("doubted")
+    state = until(
+        "the DAG run has ended",
+        lambda: (
+            (s := live.airflow.api("GET", f"/dags/doubted/dagRuns/{run.name}")["state"])
+            in ("success", "failed")
+            and s
+        ),
+        240,
+    )
+    assert tasks(run)["train"] == "success", (state, run.log())
+    log, result = run.log(), run.xcom()
+    sentence = "master-0 exited with 0, and its last words are a traceback"
+    assert "which is doubtful" in log and sentence in log
+    assert result["flags"] == ["success_doubtful"]
+    assert any(sentence in diagnosis["summary"] for diagnosis in result["diagnoses"])
+    path = f"/dags/doubted/dagRuns/{run.name}/taskInstances/promote/xcomEntries/return_value"
+    gate = str(live.airflow.api("GET", path)["value"])
+    assert "success_doubtful" in gate and history(live.open("champions")).champion is None
+
+
+@pytest.mark.thorough
 def test_what_rank_0_writes_is_in_the_task_log_while_deferred_and_once(live: OnCluster) -> None:
     run = live.start("held")
     run.wait_watched()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -42,7 +43,8 @@ class ProcessKubelet:
 
     ``python``: the interpreter of the environment that python images hold. ``code``: folders of Python
     packages by name, which these images have too. ``images``: further names (patterns) of python images.
-    ``buckets``: the folder of the buckets that the CSI driver mounts.
+    ``buckets``: the folder of the buckets that the CSI driver mounts. ``claims``: where persistent volumes
+    lie that others' nodes see, too, and that outlive this one.
     """
 
     def __init__(
@@ -55,10 +57,12 @@ class ProcessKubelet:
         images: Sequence[str] = (),
         real_times: bool = False,
         buckets: Path | None = None,
+        claims: Path | None = None,
     ) -> None:
         # A socket's path must be short, which the folders of pytest are not.
         self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         self._control_path = self._folder / "control"
+        self._claims = claims or self._folder / "claims"
         self._log = self._folder / "log"
         self._command = [
             sys.executable, "-m", "tests.cluster.kubelet",
@@ -70,6 +74,7 @@ class ProcessKubelet:
             *(word for pattern in images for word in ("--image", pattern)),
             *(["--real-times"] if real_times else []),
             *(["--buckets", str(buckets)] if buckets else []),
+            *(["--claims", str(claims)] if claims else []),
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -117,6 +122,11 @@ class ProcessKubelet:
             os.kill(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
+    def destroy(self) -> None:
+        """As if its machine burned: `kill`, and what its disk held is gone."""
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
     @property
     def pid(self) -> int:
         assert self._process is not None
@@ -133,7 +143,7 @@ class ProcessKubelet:
 
     def folder_of(self, volume: str) -> Path:
         """The folder that holds a persistent volume."""
-        return self._folder / "claims" / volume
+        return self._claims / volume
 
     # --- nodes ----------------------------------------------------------------------------------------------
 

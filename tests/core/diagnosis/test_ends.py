@@ -138,3 +138,40 @@ def test_an_end_that_contradicts_nothing_is_trusted(name: str) -> None:
     assert doubts_of(seen) == ()
     assert [d for d in diagnose(seen) if d.code == DOUBTFUL] == []
     assert diagnose(seen, thorough=True)[0].code == "healthy"
+
+
+PEER_GONE = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "/work/train.py", line 40, in <module>
+[rank1]:     dist.barrier()
+[rank1]: RuntimeError: [pair.cc:561] Connection closed by peer [10.0.0.7]:24778. GLHF!
+"""
+ENDED_WITH_IT = """Traceback (most recent call last):
+  File "/work/train.py", line 40, in stop
+    raise SystemExit(f"stopped by SIGTERM")
+SystemExit: stopped by SIGTERM
+"""
+
+
+@pytest.mark.parametrize("phase", ["deleted", "running"])
+@pytest.mark.parametrize(
+    ("text", "wrote", "is_doubted"),
+    [
+        (PEER_GONE, 100.2, True),
+        (UNCAUGHT, 98.0, True),
+        (UNCAUGHT, 20.0, False),  # handled long ago; ranks but the first print nothing
+        (ENDED_WITH_IT, 100.5, False),
+        ("ready\n", 99.0, False),
+        ("", None, False),
+    ],
+)
+def test_a_member_whose_pod_goes_before_its_end_was_seen(
+    text: str, wrote: float | None, is_doubted: bool, phase: str
+) -> None:
+    """An operator takes pods away in the moment in which rank 0 is done."""
+    worker = MemberSeen("worker", 0, 1, phase)
+    seen = succeeded(reports(40, 40), 40, 40, wrote={} if wrote is None else {"worker-0": wrote})
+    seen = replace(seen, members=(*seen.members, worker), tails={**seen.tails, "worker-0": text})
+    found = doubts_of(seen)
+    assert bool(found) is is_doubted
+    if is_doubted:
+        assert found[0].text == "worker-0 had failed when it was ended with the run"

@@ -31,6 +31,11 @@ AFTER_A_TRACEBACK = 12
 """Lines after a traceback from which on it is not the last words of its log: something went on."""
 AFTER_THE_INTERPRETER = 3
 """Lines that a wrapper writes after an interpreter that ended with a traceback."""
+TRACEBACK = "a traceback"
+AT_THE_END = 10.0
+"""Seconds before the end of a run in which the last words of a member are about that end. The clocks of its
+node and of the API server differ.
+"""
 SETTLES = 0.9
 """Seconds after the end of a run on one machine in which nobody ends its members."""
 LONGEST_QUOTE = 200
@@ -334,7 +339,7 @@ def _last_words(lines: Sequence[Line], steps: _Steps | None, marks: _Marks) -> t
     is_uncaught = last.outer == "<module>" and not is_complete and after <= AFTER_THE_INTERPRETER
     went_on = end < begun or after > AFTER_A_TRACEBACK or (done > end and not is_uncaught)
     if end >= 0 and not went_on and not (is_complete and after):
-        return "a traceback", _quote(lines[end])
+        return TRACEBACK, _quote(lines[end])
     for n in reversed(written[-(1 if is_complete else LAST_WORDS) :]):
         text = lines[n].text.strip()[:1000]
         if n < begun or n <= done:
@@ -407,13 +412,19 @@ def _doubts_of_others(seen: Observation, judged: Mapping[str, str]) -> Iterator[
     least = None if seen.finished is None else seen.finished + (SETTLES if seen.objects is None else 0.0)
     for member in seen.members:
         code, name = member.exit_code, member.name
-        if code in (None, 0) or name in judged or member.phase not in ("failed", "deleted"):
+        if code == 0 or name in judged or member.phase not in ("failed", "deleted", "running"):
             continue
         lines = _lines_of(seen.tails.get(name, ""))
         ending = _last_words(lines, None, _Marks.of(lines, None))
         quote = ending[1] if ending is not None and not _SIGNAL_RAISED.search(ending[1]) else ""
         in_time = least is None or member.ended is None or member.ended <= least
-        if code in _SIGNALLED and quote:
+        if code is None:
+            # Its pod goes with the run, before anybody sees how it ended.
+            last = seen.wrote.get(name)
+            at_the_end = last is not None and seen.finished is not None and last >= seen.finished - AT_THE_END
+            if at_the_end and quote and ending is not None and ending[0] == TRACEBACK:
+                yield Doubt(f"{name} had failed when it was ended with the run", name, quote)
+        elif code in _SIGNALLED and quote:
             yield Doubt(f"{name} had failed when it was ended with the run", name, quote)
         elif code not in _SIGNALLED and (in_time or quote):
             yield Doubt(f"{name} failed with exit code {code}", name, quote)

@@ -31,6 +31,7 @@ from allaboard.diagnosis.reading import (
 from allaboard.diagnosis.rule import rule
 from allaboard.runs.observation import Condition, EventSeen, PodSeen, State, Try
 from allaboard.runs.status import state_of
+from allaboard.text.units import rfc3339
 
 _NEEDS = (Need.PODS, Need.EVENTS)
 _LOG_NEEDS = (Need.PODS, Need.LOGS)
@@ -401,7 +402,8 @@ def _stuck_kernel(case: Case, pod: PodSeen) -> Evidence | None:
     looks="Node Ready=Unknown `Kubelet stopped posting node status`, DisruptionTarget "
     "DeletionByTaintManager or "
     "DeletionByPodGC, event NodeNotReady, a pod whose deletionTimestamp is long over.",
-    fix="force-delete the pod, or set the out-of-service taint, then start the job again: it resumes",
+    fix="force-delete the pod, or set the out-of-service taint; where its operator makes no new one, start "
+    "the job again: it resumes",
     needs=(*_NEEDS, Need.NODES),
     retryable=True,
 )
@@ -467,12 +469,14 @@ def node_lost(case: Case) -> Iterator[Finding]:
             ready.since if dead and ready is not None else None,
             *(e.time for e in lost),
         ]
+        begun = min((t for t in at if t is not None), default=None)
+        since = f"since {rfc3339(begun)}" if begun is not None else "any more"
         yield Finding(
             "node_lost",
-            f"node {pod.node or 'of it'} does not answer any more, and {pod.name} is lost with it",
+            f"node {pod.node or 'of it'} does not answer {since}, and {pod.name} is lost with it",
             tuple(evidence),
             f"{pod.name} on node {pod.node}" if pod.node else pod.name,
-            min((t for t in at if t is not None), default=case.went_bad(pod)),
+            begun if begun is not None else case.went_bad(pod),
             confidence=0.95 if len(evidence) > 1 else 0.85,
         )
 

@@ -356,7 +356,8 @@ def _ended_by_stall(seen: Observation) -> bool:
 def _stall_diagnoses(seen: Observation, state: State) -> Iterator[Diagnosis]:
     """The reason why a run makes no progress, by the stacks of its ranks, while it lasts, or at its end."""
     stall = seen.stall
-    if stall is None or (state is not State.RUNNING and not _ended_by_stall(seen)):
+    goes_on = state in (State.RUNNING, State.RESTARTING)
+    if stall is None or (not goes_on and not _ended_by_stall(seen)):
         return
     yield _diagnose_stall(stall.code, stall.text, f"run/{seen.run}", "stacks", stall.blame)
 

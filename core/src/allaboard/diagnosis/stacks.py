@@ -152,9 +152,10 @@ def from_dicts(value: Any) -> tuple[ProcessLook, ...]:
             pending = None if entry.get("pending") is None else int(entry["pending"])
             records = records_from_dicts(entry.get("records"))
             member = str(entry["member"])[:300]
-            switches, others = (float(entry.get(name) or 0.0) for name in ("switches", "others"))
-            look = ProcessLook(*ids, rank, member, frames, state, busy, pending, records=records)
-            looks.append(replace(look, switches=switches, others=others))
+            switches, others = float(entry.get("switches") or 0.0), float(entry.get("others") or 0.0)
+            looks.append(
+                ProcessLook(*ids, rank, member, frames, state, busy, pending, switches, others, records)
+            )
         except (TypeError, ValueError, KeyError, OverflowError, AttributeError):
             continue
     return tuple(looks)

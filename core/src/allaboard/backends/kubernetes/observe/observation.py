@@ -31,6 +31,7 @@ from allaboard.backends.kubernetes.client.values import at
 from allaboard.backends.kubernetes.discovery.installed import Node
 from allaboard.backends.kubernetes.observe import images
 from allaboard.backends.kubernetes.observe.containers import is_over
+from allaboard.backends.kubernetes.observe.lost_nodes import stall_of_lost_node
 from allaboard.backends.kubernetes.observe.managers import holding_queue, runs_elsewhere
 from allaboard.backends.kubernetes.observe.objects import (
     event_seen,
@@ -329,7 +330,7 @@ def _of_job(
     known = memory if memory is not None else remembered(Memory(), job, pods, engine, body)
     members = tuple(_with_memory(member, known) for member in read.members)
     ended = any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in read.conditions)
-    gang_view, waiting, obstacle = None, None, None
+    gang_view, waiting, obstacle, stall = None, None, None, None
     elsewhere = job is not None and runs_elsewhere(job) and not read.suspended
     if elsewhere:
         # No pod of it is here, and that means nothing.
@@ -338,6 +339,7 @@ def _of_job(
         gang_view = _read_gang(engine, job, read, pods, seen_events, groups, now, rivals, queue)
         waiting = _waiting(job, gang_view, refused)
         obstacle = _obstacle(engine, job, read, gang_view, pods, nodes)
+        stall = stall_of_lost_node(pods, engine.member_of)
     flags = list(report.flags) if report is not None else []
     flags += [images.DIFFER] if images.differ(_seen(engine, pods), engine.CONTAINER) else []
     held = None if job is None or ended or not read.suspended else _held(job, workload, now)
@@ -365,6 +367,7 @@ def _of_job(
         stop=_stop(metadata),
         waiting=waiting,
         obstacle=obstacle,
+        stall=stall,
         phases=phases(
             known,
             report,
