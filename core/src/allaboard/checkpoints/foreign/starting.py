@@ -11,8 +11,7 @@ leader starts in time (it runs on, or waits for a node), the member that waits d
 that.
 A number is created once, so that of several that choose at once one wins.
 
-The leader keeps to a choice that others took before it as long as that checkpoint is whole and at most one is
-newer: one more may have been in the making when they chose, and two say that the gang has trained on.
+The leader keeps to a choice that others took before it as long as that checkpoint is whole and `stands`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 
 from allaboard.checkpoints.foreign.adopting import Places
 from allaboard.checkpoints.foreign.finding import newest, order
-from allaboard.checkpoints.foreign.handing import Handed, given, move_torn
+from allaboard.checkpoints.foreign.handing import Handed, given, move_torn, stands
 from allaboard.checkpoints.foreign.unit import Judgement, Verdict
 from allaboard.checkpoints.manifest import checked_place
 from allaboard.checkpoints.names import STARTS
@@ -106,8 +105,8 @@ def _fresh_choice(own: Store, me: Starter) -> Choice | None:
 def _stands(choice: Choice, judged: Sequence[tuple[str, Judgement]]) -> bool:
     whole = {_place(top, item): order(item) for top, item in judged if item.verdict is Verdict.WHOLE}
     if choice.place is None:
-        return len(whole) < 2
-    return choice.place in whole and sum(other > whole[choice.place] for other in whole.values()) < 2
+        return stands(None, whole.values())
+    return choice.place in whole and stands(whole[choice.place], whole.values())
 
 
 def _create(own: Store, me: Starter, judged: Sequence[tuple[str, Judgement]]) -> Choice | None:
