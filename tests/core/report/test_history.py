@@ -21,7 +21,7 @@ def test_curves_and_checkpoints_are_what_was_told() -> None:
     )
     assert told.curves == {"loss": [(1, 2.0), (2, 1.0)], "steps_per_second": [(1, 1.5)]}
     assert told.measured == {"val_loss": [(2, 1.1)]}
-    assert told.saved == [Saved(2, "s3://b/2", {"val_loss": 1.1, "words": "x"}, True)]
+    assert told.saved == [Saved(2, "s3://b/2", {"val_loss": 1.1, "words": "x"}, True, place=2)]
     assert told.resumed == []
 
 
@@ -83,7 +83,7 @@ def test_names_and_texts_without_end_are_not_kept() -> None:
         encode("checkpoint", step=1, uri="u" * 5000, metrics={"a": "y" * 5000, "x" * 5000: 1.0, "loss": 1}),
     ])  # fmt: skip
     assert len(told.curves) == MOST_CURVES
-    assert told.saved == [Saved(1, "", {"loss": 1.0}, False)]
+    assert told.saved == [Saved(1, "", {"loss": 1.0}, False, place=1)]
 
 
 def test_lines_that_are_lost_are_a_gap_in_the_curve() -> None:

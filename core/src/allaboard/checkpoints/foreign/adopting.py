@@ -125,13 +125,18 @@ def _moving(unit: Unit) -> bool:
 
 
 def report_fields(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The fields of the report line that tells of an adopted checkpoint."""
-    return {
+    """The fields of the report line that tells of an adopted checkpoint. ``flags``: what its step is where it
+    is none of the training, then with its ``epoch``, if it says one.
+    """
+    fields = {
         "step": checkpoint.step,
         "uri": checkpoint.uri,
         "metrics": dict(checkpoint.metrics),
         "bytes": checkpoint.bytes,
     }
+    manifest = checkpoint.manifest
+    flags = [flag for flag in manifest.flags if flag in (STEP_FROM_EPOCH, STEP_FROM_TIME)]
+    return {**fields, "flags": flags, "epoch": manifest.epoch} if flags else fields
 
 
 def _draft(top: str, judgement: Judgement, template: Manifest) -> Manifest:
