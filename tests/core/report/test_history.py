@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from allaboard.follow.printed import ProgressReader
 from allaboard.follow.progress import add_report
-from allaboard.report.history import MOST_CURVES, MOST_POINTS, Saved, history
+from allaboard.report.history import MOST_CURVES, MOST_POINTS, History, Saved, history
 from allaboard.runs.observation import Progress
 from allaboard.text.reportline import Report, encode
 
@@ -106,6 +108,26 @@ def test_a_step_that_is_told_twice_is_one_point() -> None:
         [encode("progress", step=n, loss=loss) for n, loss in ((1, 3.0), (2, 2.5), (2, 2.0), (3, 1.0))]
     )
     assert told.curves == {"loss": [(1, 3.0), (2, 2.0), (3, 1.0)]}
+
+
+def test_the_curve_of_the_speed_has_no_jump_of_a_bar_that_resumed() -> None:
+    def bar(step: int, speed: float) -> Report:
+        return Report("progress", {"step": step, "loss": 1.0, "steps_per_second": speed}, printed="tqdm")
+
+    told = History()
+    for step in (10, 20):
+        told.add(bar(step, 10.0), step / 10)
+    told.add(Report("handed", {"step": 10}), 20.0)
+    for step, speed in ((11, 9000.0), (20, 300.0), (32, 50.0), (42, 12.0)):
+        told.add(bar(step, speed), 30.0 + step / 10)
+    assert told.curves["steps_per_second"] == [
+        (10, 10.0), (32, pytest.approx(10)), (42, pytest.approx(10)),
+    ]  # fmt: skip
+    assert [step for step, _ in told.curves["loss"]] == [10, 11, 20, 32, 42]
+    undated = History()
+    for step, speed in ((10, 10.0), (20, 10.0), (11, 9000.0), (20, 300.0)):
+        undated.add(bar(step, speed))
+    assert undated.curves["steps_per_second"] == [(10, 10.0)]
 
 
 def test_progress_at_nothing_takes_no_step_back() -> None:

@@ -14,9 +14,11 @@ from typing import Any, TypeGuard
 
 from allaboard.checkpoints.manifest import STEP_FROM_EPOCH, STEP_FROM_TIME
 from allaboard.follow.printed import ProgressReader
+from allaboard.follow.printed.counting import SPEED
+from allaboard.follow.progress import pace
 from allaboard.runs.observation import Measured
 from allaboard.runs.points import thin_out
-from allaboard.text.reportline import Report, is_beginning
+from allaboard.text.reportline import HANDED, Report, is_beginning
 
 Points = list[tuple[int, float]]
 _NO_CURVES = frozenset({"step", "total", "epoch"})
@@ -52,7 +54,8 @@ class History:
     seconds, as far as known; ``breaks``: steps of the clock after which the run began again; ``gaps``: steps
     after which lines are lost. ``tracked``: the page of the run, by the tracker that the script uses.
     ``format``: whose format the progress was read from, "" for reports of the script's own; ``files``: the
-    file of each curve that was read from one; ``ends``: the last step that was reported of each epoch.
+    file of each curve that was read from one; ``ends``: the last step that was reported of each epoch;
+    ``pace_from``, ``jumped``: as in a `Progress`.
     """
 
     curves: dict[str, Points] = field(default_factory=dict)
@@ -69,6 +72,8 @@ class History:
     format: str = ""
     files: dict[str, str] = field(default_factory=dict)
     ends: dict[float, int] = field(default_factory=dict)
+    pace_from: tuple[float, ...] = ()
+    jumped: bool = False
 
     def with_files(self, measured: Measured | None) -> History:
         """The same with the curves of files, whose names the script has neither reported nor printed."""
@@ -89,15 +94,19 @@ class History:
         step = fields.get("step")
         if not isinstance(step, int) or isinstance(step, bool):
             return
-        if is_beginning(report) and self.last_step:
+        if report.kind == HANDED or (is_beginning(report) and self.last_step):
+            self.pace_from, self.jumped = (), True
             return
         if report.kind == "progress":
             if report.printed != self.format:  # numbers of two formats do not mix
                 self.curves, self.nonfinite, self.clock, self.breaks, self.gaps = {}, [], [], [], []
-                self.ends = {}
+                self.ends, self.pace_from = {}, ()
                 self.format, self.last_step = report.printed, step
             if step < self.last_step:  # a script that resumes without saying so, or trains once more
                 self._back_to(step - 1, time, resumed=not report.again)
+                self.pace_from, self.jumped = (), not report.again
+            if self.jumped:
+                fields = self._paced(fields, step, time)
             self.last_step = step
             room = max(0, MOST_SAVED - len(self.nonfinite))
             self.nonfinite += [(step, name) for name in report.nonfinite if len(name) <= _LONGEST_NAME][:room]
@@ -108,6 +117,7 @@ class History:
                 self.ends[epoch] = step
         elif report.kind == "resumed":
             self._back_to(step, time)
+            self.jumped = False
         elif report.kind == "checkpoint":
             metrics = fields.get("metrics")
             metrics = _short_metrics(metrics) if isinstance(metrics, dict) else {}
@@ -124,6 +134,14 @@ class History:
                 points[:] = [p for p in points if p[0] != place]
             _add_points(self.measured, place, metrics)
             self._tick(place, time)
+
+    def _paced(self, fields: Mapping[str, Any], step: int, time: float | None) -> dict[str, Any]:
+        """The numbers with the speed of the steps that were done in the place of the one that is told."""
+        others = {name: value for name, value in fields.items() if name != SPEED}
+        if time is None:
+            return others
+        self.pace_from, speed = pace(self.pace_from, step, time)
+        return others if speed is None else {**others, SPEED: speed}
 
     def _place_of(self, step: int, fields: Mapping[str, Any]) -> int | None:
         """The step of the training at which a checkpoint was saved. One that is dated by its epoch lies at

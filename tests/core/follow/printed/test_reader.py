@@ -214,7 +214,7 @@ def test_rounds_count_on_from_the_checkpoint_that_a_process_was_handed() -> None
 
 def test_a_checkpoint_that_was_handed_over_is_no_progress() -> None:
     [report] = ProgressReader().read(encode("handed", step=9))
-    assert add_report(Progress(), report, 1.0) == Progress()
+    assert add_report(Progress(), report, 1.0) == Progress(jumped=True)
 
 
 RICH = "Epoch {}/7  ━━━━━━━━━━━━━━━━ {}/50 0:00:00 • -:--:-- 619.32it/s train_loss: 0.25"
