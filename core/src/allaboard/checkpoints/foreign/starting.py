@@ -80,13 +80,15 @@ def choose(places: Places, me: Starter, start_from: str | None, wait: Callable[[
         judged = [*places.judged()]
         moved = tuple(move_torn(places, [item for _, item in judged]))
     for _ in range(_TRIES):
-        choice = _fresh_choice(places.own, me)
+        numbers = _numbers(places.own)
+        choice = _fresh_choice(places.own, me, numbers)
         while judged is None and (choice is None or not _is_there(places.own, choice)):
             if not wait():
                 judged = [*places.judged()]
-            choice = _fresh_choice(places.own, me)
+            numbers = _numbers(places.own)
+            choice = _fresh_choice(places.own, me, numbers)
         if judged is not None and (choice is None or not _stands(choice, judged)):
-            choice = _create(places.own, me, judged)
+            choice = _create(places.own, me, judged, numbers)
         if choice is not None:
             places.own.write(f"{STARTS}/{me.name}", b"%d" % choice.number)
             if choice.place is None:
@@ -95,9 +97,9 @@ def choose(places: Places, me: Starter, start_from: str | None, wait: Callable[[
     raise StorageConflict(f"{join(places.own.uri, STARTS)}: others choose again and again; see who else runs")
 
 
-def _fresh_choice(own: Store, me: Starter) -> Choice | None:
+def _fresh_choice(own: Store, me: Starter, numbers: Sequence[int]) -> Choice | None:
     """The last choice, if it is of this attempt and this member has not started with it."""
-    last = max(_numbers(own), default=0)
+    last = max(numbers, default=0)
     choice = _read(own, last) if last > _started_with(own, me.name) else None
     return choice if choice is not None and choice.attempt == me.attempt else None
 
@@ -109,11 +111,12 @@ def _stands(choice: Choice, judged: Sequence[tuple[str, Judgement]]) -> bool:
     return choice.place in whole and stands(whole[choice.place], whole.values())
 
 
-def _create(own: Store, me: Starter, judged: Sequence[tuple[str, Judgement]]) -> Choice | None:
-    """A new choice; None: somebody else was faster."""
+def _create(
+    own: Store, me: Starter, judged: Sequence[tuple[str, Judgement]], numbers: Sequence[int]
+) -> Choice | None:
+    """A new choice after those with ``numbers``; None: somebody else was faster."""
     best = newest(item for _, item in judged)
     place = next((_place(top, item) for top, item in judged if item is best), None)
-    numbers = _numbers(own)
     number = max(numbers, default=0) + 1
     choice = Choice(number, me.attempt, place, None if best is None else best.facts.step)
     body = {"version": VERSION, "attempt": choice.attempt, "place": choice.place, "step": choice.step}
