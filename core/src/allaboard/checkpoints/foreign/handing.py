@@ -18,7 +18,7 @@ from allaboard.checkpoints.foreign.finding import ASIDE, Order, newest, order, w
 from allaboard.checkpoints.foreign.unit import Judgement, Verdict
 from allaboard.checkpoints.listing import checkpoint_at
 from allaboard.errors import AllaboardError
-from allaboard.storage.base import Store, join
+from allaboard.storage.base import Store
 from allaboard.storage.disk import translate_os_errors
 from allaboard.text.untrusted import show
 
@@ -45,14 +45,14 @@ def hand_over(
     moved = tuple(move_torn(places, judged)) if move_aside else ()
     if taken is not None:
         whole_ones = (item for item in judged if item.verdict is Verdict.WHOLE)
-        orders: dict[str | None, Order] = {path_of(item): order(item) for item in whole_ones}
+        orders: dict[str | None, Order] = {item.unit.path: order(item) for item in whole_ones}
         is_given = taken.files == given(start_from).files
         if (is_given or taken.files in orders) and stands(orders.get(taken.files), orders.values()):
             return replace(taken, moved=moved)
     whole = newest(judged)
     if whole is None:
         return given(start_from, moved)
-    return Handed(path_of(whole), whole.facts.step, moved)
+    return Handed(whole.unit.path, whole.facts.step, moved)
 
 
 def stands(chosen: Order | None, whole: Iterable[Order]) -> bool:
@@ -70,11 +70,6 @@ def given(start_from: str | None, moved: tuple[str, ...] = ()) -> Handed:
             item = checkpoint_at(start_from)[1]
             return Handed(item.files, item.step, moved)
     return Handed(moved=moved)
-
-
-def path_of(item: Judgement) -> str:
-    """The folder or the file that a library calls the checkpoint."""
-    return join(item.unit.store.uri, item.unit.name)
 
 
 def move_torn(places: Places, judged: list[Judgement]) -> Iterator[str]:
