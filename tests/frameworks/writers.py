@@ -159,6 +159,18 @@ def xgboost(folder: Path) -> None:
     booster.save_model(folder / "final.json")
 
 
+def xgboost_large(folder: Path) -> None:
+    import numpy as np
+    import xgboost as library
+
+    folder.mkdir(parents=True, exist_ok=True)
+    values = np.random.default_rng(1).normal(size=(4000, 20))
+    data = library.DMatrix(values, (values[:, :4] ** 2).sum(1))
+    booster = library.train({"max_depth": 10, "eta": 0.05, "nthread": 1}, data, 700)
+    booster.save_model(folder / "model_699.ubj")
+    booster.save_model(folder / "model_699.json")
+
+
 def lightgbm(folder: Path) -> None:
     import lightgbm as library
     import numpy as np
@@ -193,6 +205,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
         torch_file,
         deepspeed,
         xgboost,
+        xgboost_large,
         lightgbm,
         keras,
     )

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import yaml
 
 from allaboard.backends.local.host.processes import find_marked, send_signal
 from allaboard.checkpoints.foreign import Judgement, Verdict, judge_place, newest
+from allaboard.checkpoints.foreign.adopting import step_of_judgement
+from allaboard.checkpoints.foreign.finding import ASIDE
 from allaboard.follow.printed import ProgressReader
 from allaboard.runs.observation import Observation
 from allaboard.storage import open_store
@@ -34,9 +37,12 @@ _SCRIPT = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a kill left: ``handed``, the path of the newest whole checkpoint, and the names of torn ones."""
+    """What a kill left: ``handed``, the path of the newest whole checkpoint, its step (of Keras its epoch),
+    and the names of torn ones.
+    """
 
     handed: str | None
+    step: int | None
     torn: tuple[str, ...]
 
 
@@ -80,17 +86,20 @@ class Killed:
         return self.terminal.write("job.yaml", yaml.safe_dump(made, sort_keys=False))
 
     def run(self, job: str, times: int, first: int = 0) -> subprocess.CompletedProcess[str]:
-        """Follow the run to its end, and kill: each second time while something is saved. A machine may be so
-        fast that the last kills come too late. ``first``: the step before which nothing is killed.
+        """Follow the run to its end, and kill: each second time while something is saved, else once a step is
+        told. A machine may be so fast that the last kills come too late. ``first``: the step before which
+        nothing is killed.
         """
         moments = random.Random(self.seed)
         process = self.terminal.start("run", job, stderr=subprocess.STDOUT)
         for number in range(times):
-            seen = wait_for(lambda number=number: self._trains(number, process, first), PATIENCE)
+            in_a_save = number % 2 == 1
+            seen = wait_for(partial(self._trains, number, process, None if in_a_save else first), PATIENCE)
             if process.poll() == 0:
                 break
-            if number % 2:
-                self._until_something_is_saved(moments.uniform(0, 0.01))
+            if in_a_save:
+                self._until_something_is_saved(process)
+                time.sleep(moments.uniform(0, 0.01))
             else:
                 time.sleep(moments.uniform(0.05, 0.5))
             member = moments.choice(seen.members)
@@ -106,8 +115,10 @@ class Killed:
         out, _ = process.communicate(timeout=600)
         return subprocess.CompletedProcess((), process.returncode, out)
 
-    def _trains(self, number: int, process: subprocess.Popen[str], first: int) -> Observation | None:
-        """What is seen of the run once its try after so many kills has told a step, or it has succeeded."""
+    def _trains(self, number: int, process: subprocess.Popen[str], least: int | None) -> Observation | None:
+        """What is seen of the run once its try after so many kills has told a step, or it has succeeded.
+        ``least``: the lowest step that counts; None: that the try runs is enough.
+        """
         assert process.poll() in (None, 0), (
             process.communicate()[0],
             self.terminal("logs", self.page).text[-3000:],
@@ -120,25 +131,32 @@ class Killed:
             return None
         logs = [m.log for m in seen.members if m.rank == 0 and m.log and m.log not in self.struck]
         is_try = seen.restarts >= number and all(member.phase == "running" for member in seen.members)
-        told = points(Path(logs[0]), "") if is_try and logs else []
-        return seen if told and told[-1][0] >= first else None
+        if not is_try or not logs:
+            return None
+        if least is None:
+            return seen
+        told = points(Path(logs[0]), "")
+        return seen if told and told[-1][0] >= least else None
 
-    def _until_something_is_saved(self, more: float) -> None:
-        """Wait for a new name, or a file that grows; then so many seconds more."""
+    def _until_something_is_saved(self, process: subprocess.Popen[str]) -> None:
+        """Wait for a new name, or for the end of the run."""
         before = self._names()
-        end = time.monotonic() + 30
-        while self._names() <= before and time.monotonic() < end:
-            time.sleep(0.0002)
-        time.sleep(more)
+        end = time.monotonic() + PATIENCE
+        while self._names() <= before and process.poll() is None:
+            assert time.monotonic() < end, f"nothing was saved in {PATIENCE:g} s"
+            time.sleep(0.001)
 
     def _names(self) -> set[str]:
-        return {path.name for path in self.out.iterdir()}
+        """Of what the script has saved."""
+        return {path.name for path in self.out.iterdir() if ASIDE not in path.name}
 
     def _left(self, seen: Observation) -> Left:
         judged: list[Judgement] = judge_place(open_store(self.out))
         whole = newest(judged)
         torn = tuple(item.unit.name for item in judged if item.verdict is Verdict.TORN)
-        return Left(str(self.out / whole.unit.name) if whole else None, torn)
+        if whole is None:
+            return Left(None, None, torn)
+        return Left(str(self.out / whole.unit.name), step_of_judgement(whole)[0], torn)
 
 
 LASTS = ("--max_steps", "--num_epochs", "--max_epochs", "--epochs", "--rounds")

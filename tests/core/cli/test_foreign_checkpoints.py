@@ -170,6 +170,66 @@ def test_a_member_that_starts_while_another_saves_moves_nothing(foreign: Termina
     ] == [4, 6]
 
 
+TOGETHER = """
+import json, os, sys, time
+rank, number = os.environ["RANK"], 0
+while os.path.exists(f"{rank}.{number}"):
+    number += 1
+with open(f"{rank}.{number}.part", "w") as file:
+    json.dump([word.rpartition("/")[2] for word in sys.argv[1:]], file)
+os.rename(f"{rank}.{number}.part", f"{rank}.{number}")
+def until(*names):
+    while not all(map(os.path.exists, names)):
+        time.sleep(0.01)
+def save(step):
+    rounds = {"gradient_booster": {"model": {"iteration_indptr": [*range(step + 2)]}}}
+    model = {"learner": rounds, "version": [3, 2, 0]}
+    with open(f"out/model_{step}.json.part", "w") as file:
+        json.dump(model, file, separators=(",", ":"))
+    os.rename(f"out/model_{step}.json.part", f"out/model_{step}.json")
+first, other = FIRST
+if number == 0 and rank == first:
+    until(f"{other}.0", "out/model_1.json")
+    sys.exit(1)
+if number == 0:
+    save(1)
+    until(f"{first}.1")
+    save(2)
+    LATE
+    sys.exit(1)
+if number == 1 and rank == other:
+    save(9)
+    sys.exit(1)
+if number == 1:
+    until(f"{other}.2")
+    sys.exit(1)
+until(f"{first}.2", f"{other}.2")
+"""
+
+
+@pytest.mark.parametrize("first", ["0", "1"])
+@pytest.mark.parametrize(
+    ("late", "expected"), [("", "model_1.json"), ("os.remove('out/model_1.json')", "model_2.json")]
+)
+def test_members_that_start_one_after_the_other_go_on_from_one_checkpoint(
+    ab: Terminal, first: str, late: str, expected: str
+) -> None:
+    """One fails while another saves, which comes to the end of that before it fails, too."""
+    (ab.folder / "out").mkdir()
+    other = str(1 - int(first))
+    script = TOGETHER.replace("FIRST", repr((first, other))).replace("LATE", late)
+    fields: dict[str, Any] = {"command": ["python", "job.py", "{checkpoint}"], "policy": {"backoff_limit": 6}}
+    job = ab.job(script, workers=2, checkpoints={"uri": "out", "format": "auto"}, **fields)
+    done = ab("run", job, "--json")
+    assert done.code == 0 and done.json["restarts"] == 4, done.text
+    given = {path.name: json.loads(path.read_text()) for path in ab.folder.glob("[01].[0-9]")}
+    assert given == {
+        f"{first}.0": [], f"{other}.0": [],
+        f"{first}.1": ["model_1.json"], f"{other}.1": [expected],
+        f"{first}.2": ["model_9.json"], f"{other}.2": ["model_9.json"],
+    }  # fmt: skip
+
+
 def test_a_bucket_has_no_path(foreign: Terminal) -> None:
     said = foreign("run", a_job(foreign, checkpoints={"uri": "s3://bucket/out", "format": "auto"}))
     assert said.code == 2 and "'{checkpoint}' is the path of a folder" in said.text

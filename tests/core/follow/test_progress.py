@@ -267,6 +267,70 @@ def test_its_own_speed_goes_first() -> None:
     assert progress.metrics["steps_per_second"] == 7.0
 
 
+HANDED_720 = encode("handed", step=720)
+
+
+def bars(*drawn: tuple[int, float, float], before: Progress = NOTHING) -> Progress:
+    """What bars of tqdm tell: (step, its own speed, when it was drawn)."""
+    progress = before
+    for step, speed, at in drawn:
+        report = Report("progress", {"step": step, "total": 2000, "steps_per_second": speed}, printed="tqdm")
+        progress = add_report(progress, report, at)
+    return progress
+
+
+def test_a_bar_that_jumped_to_its_checkpoint_tells_no_speed() -> None:
+    """Killed at 740, it goes on from 720: its bar counts 720 steps that it did not do."""
+    before = bars((100, 10.0, 90.0), (740, 10.0, 154.0))
+    assert before.metrics["steps_per_second"] == 10.0
+    report = decode(HANDED_720)
+    assert report is not None
+    handed = add_report(before, report, 160.0)
+    assert handed.metrics["steps_per_second"] == 10.0, "the last one that is known"
+    soon = bars((721, 72_000.0, 170.0), (730, 900.0, 171.0), before=handed)
+    assert soon.metrics["steps_per_second"] == 10.0
+    later = bars((760, 30.0, 174.0), (920, 12.0, 190.0), before=soon)
+    assert later.metrics["steps_per_second"] == (920 - 721) / 20.0
+    assert progress_of(json.loads(json.dumps(asdict(later)))) == later
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [[], [HANDED_720], [encode("progress", step=0, total=2000)]],
+    ids=["its step goes back", "it was handed a checkpoint", "a client begins at 0"],
+)
+@pytest.mark.parametrize("first", [721, 999])
+def test_posts_after_a_resume_have_the_speed_of_their_own_steps(sign: list[str], first: int) -> None:
+    """A Trainer divides all steps by the seconds since it began anew."""
+    if not sign and first > 740:
+        pytest.skip("nothing tells that this is another process")
+    progress = fold(encode("progress", step=740, total=2000, steps_per_second=20.0))
+    for text, at in [*((line, 150.0) for line in sign), *((None, 160.0 + 5 * n) for n in range(4))]:
+        step = first + int((at - 160) * 10)
+        line = text or encode("progress", step=step, total=2000, steps_per_second=step / (at - 155))
+        report = decode(line)
+        assert report is not None
+        progress = add_report(progress, report, at)
+    assert progress.metrics["steps_per_second"] == pytest.approx(10.0)
+
+
+def test_a_script_that_says_that_it_resumed_measures_its_own_speed() -> None:
+    lines = (encode("resumed", step=700), encode("progress", step=710, steps_per_second=33.0))
+    assert fold(encode("progress", step=740), HANDED_720, *lines).metrics["steps_per_second"] == 33.0
+
+
+def test_a_speed_is_never_counted_over_the_time_between_two_processes() -> None:
+    """A post that is late: the first step of the new process is above the last of the old one."""
+    progress = bars((700, 10.0, 100.0))
+    for step, at in ((740, 500.0), (760, 510.0)):
+        report = decode(HANDED_720)
+        assert report is not None
+        progress = bars(
+            (step, 99.0, at), before=progress if step > 740 else add_report(progress, report, 499.0)
+        )
+    assert progress.metrics["steps_per_second"] == 2.0
+
+
 def test_another_format_begins_anew() -> None:
     progress = printed(50, 100.0, loss=4.0)
     reported = add_report(progress, Report("progress", {"step": 3, "acc": 0.5}), 101.0)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from allaboard.report.curves import at, gone, straighten, trend
+from allaboard.report.curves import at, gone, retold, straighten, trend
 from allaboard.runs.points import thin_out
 
 
@@ -71,3 +71,29 @@ def test_beyond_its_ends_a_curve_has_the_value_of_the_end() -> None:
         6,
         7,
     )
+
+
+@pytest.mark.parametrize(
+    ("few", "expected"),
+    [
+        ([(20, 0.3125)], True),
+        ([(20, 0.3125), (40, 1.2e-07)], True),
+        ([(20, 0.312)], True),
+        ([(20, 0.3)], False),  # 0.30, with two digits
+        ([(20, 0.31249)], True),
+        ([(20, 0.3119)], False),
+        ([(40, 1.19e-07)], True),
+        ([(40, 1.1e-07)], False),
+        ([(40, 0.0)], False),
+        ([(60, 0.0)], True),
+        ([(80, -math.inf)], True),
+        ([(80, 1.0)], False),
+        ([(30, 0.3125)], False),
+        ([], True),
+    ],
+    ids=str,
+)
+def test_numbers_are_the_same_as_far_as_the_digits_of_both_go(
+    few: list[tuple[int, float]], expected: bool
+) -> None:
+    assert retold(few, [(20, 0.3125), (40, 1.2e-07), (60, 0.0), (80, -math.inf)]) is expected

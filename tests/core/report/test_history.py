@@ -6,7 +6,7 @@ import pytest
 
 from allaboard.follow.printed import ProgressReader
 from allaboard.follow.progress import add_report
-from allaboard.report.history import MOST_CURVES, MOST_POINTS, Saved, history
+from allaboard.report.history import MOST_CURVES, MOST_POINTS, History, Saved, history
 from allaboard.runs.observation import Progress
 from allaboard.text.reportline import Report, encode
 
@@ -23,7 +23,7 @@ def test_curves_and_checkpoints_are_what_was_told() -> None:
     )
     assert told.curves == {"loss": [(1, 2.0), (2, 1.0)], "steps_per_second": [(1, 1.5)]}
     assert told.measured == {"val_loss": [(2, 1.1)]}
-    assert told.saved == [Saved(2, "s3://b/2", {"val_loss": 1.1, "words": "x"}, True)]
+    assert told.saved == [Saved(2, "s3://b/2", {"val_loss": 1.1, "words": "x"}, True, place=2)]
     assert told.resumed == []
 
 
@@ -86,7 +86,7 @@ def test_names_and_texts_without_end_are_not_kept() -> None:
         encode("checkpoint", step=1, uri="u" * 5000, metrics={"a": "y" * 5000, "x" * 5000: 1.0, "loss": 1}),
     ])  # fmt: skip
     assert len(told.curves) == MOST_CURVES
-    assert told.saved == [Saved(1, "", {"loss": 1.0}, False)]
+    assert told.saved == [Saved(1, "", {"loss": 1.0}, False, place=1)]
 
 
 def test_lines_that_are_lost_are_a_gap_in_the_curve() -> None:
@@ -109,6 +109,26 @@ def test_a_step_that_is_told_twice_is_one_point() -> None:
         [encode("progress", step=n, loss=loss) for n, loss in ((1, 3.0), (2, 2.5), (2, 2.0), (3, 1.0))]
     )
     assert told.curves == {"loss": [(1, 3.0), (2, 2.0), (3, 1.0)]}
+
+
+def test_the_curve_of_the_speed_has_no_jump_of_a_bar_that_resumed() -> None:
+    def bar(step: int, speed: float) -> Report:
+        return Report("progress", {"step": step, "loss": 1.0, "steps_per_second": speed}, printed="tqdm")
+
+    told = History()
+    for step in (10, 20):
+        told.add(bar(step, 10.0), step / 10)
+    told.add(Report("handed", {"step": 10}), 20.0)
+    for step, speed in ((11, 9000.0), (20, 300.0), (32, 50.0), (42, 12.0)):
+        told.add(bar(step, speed), 30.0 + step / 10)
+    assert told.curves["steps_per_second"] == [
+        (10, 10.0), (32, pytest.approx(10)), (42, pytest.approx(10)),
+    ]  # fmt: skip
+    assert [step for step, _ in told.curves["loss"]] == [10, 11, 20, 32, 42]
+    undated = History()
+    for step, speed in ((10, 10.0), (20, 10.0), (11, 9000.0), (20, 300.0)):
+        undated.add(bar(step, speed))
+    assert undated.curves["steps_per_second"] == [(10, 10.0)]
 
 
 def test_progress_at_nothing_takes_no_step_back() -> None:

@@ -14,6 +14,7 @@ from allaboard.report.curves import at
 from allaboard.report.history import History
 from allaboard.report.page import run_page
 from allaboard.report.page_data import SNAPSHOT, VERSION, Bounds, Readings, Try, page_data
+from allaboard.report.runs_page import compare_page
 from allaboard.runs.observation import Event, Objects, PodSeen, Progress, State
 from allaboard.testing import a_job, a_member, seen
 from allaboard.text.reportline import Report
@@ -145,7 +146,7 @@ def test_the_best_checkpoint_is_the_one_that_the_run_names_else_the_best_by_its_
             ZERO + 30,
         )
     assert told(history)["best"] == {
-        "step": 6, "metric": "val_loss", "mode": "min", "value": 0.4, "uri": None,
+        "step": 6, "metric": "val_loss", "mode": "min", "value": 0.4, "place": 6, "uri": None,
     }  # fmt: skip
     data = told(history, progress=Progress(step=9, best_checkpoint="u3"))
     assert (data["best"]["step"], data["best"]["value"], data["best"]["uri"]) == (3, 0.5, "u3")
@@ -154,6 +155,128 @@ def test_the_best_checkpoint_is_the_one_that_the_run_names_else_the_best_by_its_
     found = Page(run_page(data))
     assert "★ best 0.5 at step 3" in found.words
     assert found.rows["Checkpoints"][-1] == ["3 ★", "30 s", "0.5", "2.0 KiB", "u3"]
+
+
+# A metric that both the progress and the checkpoints tell.
+
+
+def curves(data: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(curve["kind"], curve["name"]) for curve in data["curves"]]
+
+
+def saved(history: History, step: int, metrics: dict[str, float], **fields: Any) -> None:
+    history.add(Report("checkpoint", {"step": step, "uri": f"u{step}", "metrics": metrics, **fields}))
+
+
+@pytest.mark.parametrize("printed", [(0.5, 0.25), (0.499961, 0.2500049), (0.5, 0.25000000000000006)], ids=str)
+def test_a_metric_that_checkpoints_tell_once_more_is_one_curve_with_its_star(
+    printed: tuple[float, float],
+) -> None:
+    """Hugging Face's Trainer prints a dictionary, and has it in its log_history."""
+    history = History()
+    for step, loss in ((5, 0.9), (10, printed[0]), (15, 0.4), (20, printed[1])):
+        history.add(Report("progress", {"step": step, "val_loss": loss}, printed="Hugging Face's Trainer"))
+    for step, loss in ((10, 0.5), (20, 0.25)):
+        saved(history, step, {"val_loss": loss})
+    data = told(history)
+    assert curves(data) == [("progress", "val_loss")]
+    assert "★ best 0.25 at step 20" in Page(run_page(data)).words
+    assert "in checkpoints" not in run_page(data)
+
+
+@pytest.mark.parametrize(
+    "of_checkpoints",
+    [{280: 0.51, 560: 0.31}, {283: 0.53, 570: 0.31}, {283: 0.51, 500: 0.33, 570: 0.31}],
+    ids=["other steps", "another value", "one more step"],
+)
+@pytest.mark.parametrize("name", ["loss", "accuracy"])
+def test_of_two_that_differ_a_reader_sees_which_is_which(of_checkpoints: dict[int, float], name: str) -> None:
+    """A post of a Trainer has the loss that was logged some steps before."""
+    history = History()
+    for step, value in ((283, 0.51), (570, 0.31)):
+        history.add(Report("progress", {"step": step, name: value}))
+    for step, value in of_checkpoints.items():
+        saved(history, step, {name: value})
+    data = told(history, job=a_job(checkpoints={"uri": "c", "best": {"metric": name, "mode": "min"}}))
+    assert {*curves(data)} == {("progress", name), ("checkpoint", name)}
+    page = run_page(data)
+    assert f'data-name="{name}"' in page and f'data-name="{name}, in checkpoints"' in page
+    assert page.count("★ best") == 1
+    assert f"{name}, in checkpoints" in compare_page([data, data])
+
+
+def test_a_metric_of_checkpoints_alone_has_its_own_name() -> None:
+    """Lightning, with a val_loss in the names of its files."""
+    history = History()
+    for step in range(1, 61):
+        history.add(Report("progress", {"step": step, "train_loss": 1 / step}, printed="Lightning"))
+    for step in (20, 40, 60):
+        saved(history, step, {"val_loss": 2 / step})
+    data = told(history)
+    assert curves(data) == [("progress", "train_loss"), ("checkpoint", "val_loss")]
+    assert "in checkpoints" not in run_page(data)
+
+
+def in_epochs(epochs: int) -> History:
+    """Keras: batches of an epoch, then its validation with the last of them."""
+    history = History()
+    for epoch in range(1, epochs + 1):
+        for batch in (1, 12, 23):
+            numbers = {"loss": 1 / epoch} | ({"val_loss": 1.123456 / epoch} if batch == 23 else {})
+            fields = {"step": 23 * (epoch - 1) + batch, "epoch": epoch, **numbers}
+            history.add(Report("progress", fields, printed="Keras"), ZERO + 23 * epoch + batch)
+    return history
+
+
+def test_a_checkpoint_that_is_dated_by_its_epoch_lies_at_the_end_of_that() -> None:
+    history = in_epochs(3)
+    for epoch in (1, 2, 3):
+        metrics = {"val_loss": round(1.123456 / epoch, 2), "lr": 0.1}
+        saved(history, epoch, metrics, epoch=epoch, flags=["step_from_epoch"])
+    data = told(history)
+    assert curves(data)[:2] == [("progress", "loss"), ("progress", "val_loss")]
+    [of_checkpoints] = [curve for curve in data["curves"] if curve["kind"] == "checkpoint"]
+    assert [step for step, _ in of_checkpoints["points"]] == [23, 46, 69]
+    assert [row["step"] for row in data["checkpoints"]] == [3, 2, 1]
+    assert (data["best"]["step"], data["best"]["place"]) == (69, 69)
+    by_name = told(history, progress=Progress(step=69, best_checkpoint="u2"))
+    assert (by_name["best"]["step"], by_name["best"]["place"]) == (2, 46)
+    assert "★ best 0.56 at step 2" in Page(run_page(by_name)).words
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"flags": ["step_from_time"]},
+        {"flags": ["step_from_epoch"], "epoch": 9},
+        {"flags": ["step_from_epoch"]},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_no_known_step_is_listed_and_not_drawn(fields: dict[str, Any]) -> None:
+    """A ``.keras`` of one name that is always written anew tells a time alone."""
+    history = in_epochs(3)
+    before = told(history)
+    saved(history, 1_790_000_000, {"val_loss": 0.4}, **fields)
+    data = told(history)
+    assert (data["curves"], data["clock"]) == (before["curves"], before["clock"])
+    assert [row["step"] for row in data["checkpoints"]] == [1_790_000_000]
+    run_page(told(history, progress=Progress(step=69, best_checkpoint="u1790000000")))
+
+
+def test_a_training_that_goes_back_keeps_the_checkpoints_of_the_epochs_that_count() -> None:
+    history = in_epochs(4)
+    for epoch in (1, 2, 3):
+        saved(history, epoch, {"val_loss": 9.0}, epoch=epoch, flags=["step_from_epoch"])
+    history.add(Report("progress", {"step": 47, "epoch": 3, "loss": 0.2}, printed="Keras"))
+    assert [row["step"] for row in told(history)["checkpoints"]] == [2, 1]
+
+
+def test_what_a_checkpoint_says_of_its_step_is_read_as_text_of_anybody() -> None:
+    for odd in (7, "step_from_time", {"a": 1}, [["x"]], None):
+        history = in_epochs(1)
+        saved(history, 20, {"val_loss": 3.0}, flags=odd, epoch="x")
+        assert ("checkpoint", "val_loss") in curves(told(history))
 
 
 def test_attempts_and_marks_are_on_one_scale_of_time() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from allaboard.follow.run_record import RunRecord
 from allaboard.runs.observation import Measured, Progress, State
-from allaboard.text.reportline import MOST_STEPS, OF_OBSERVERS, Report, is_beginning, whole
+from allaboard.text.reportline import HANDED, MOST_STEPS, OF_OBSERVERS, Report, is_beginning, whole
 from allaboard.text.units import from_rfc3339
 from allaboard.text.untrusted import show
 
@@ -41,13 +41,18 @@ def add_report(progress: Progress, report: Report, now: float, own: str | None =
     """
     fields = report.fields
     step = whole(fields.get("step"))
-    if is_beginning(report) and progress.step:
-        return replace(progress, heartbeat=now)
+    if report.kind == HANDED or (is_beginning(report) and progress.step):
+        heartbeat = progress.heartbeat if report.kind == HANDED else now
+        return replace(progress, heartbeat=heartbeat, pace_from=(), jumped=True)
     if report.kind == "progress":
         if (progress.format or "") != report.printed:
             progress = _as_printed(progress, report.printed)
         # Strictly less: one step may be reported twice, with a loss and then with an evaluation.
         back = progress.step is not None and step is not None and step < progress.step and not report.again
+        jumped = (progress.jumped or back) and not report.again
+        numbers = _read_numbers(fields)
+        if jumped:
+            numbers.pop(_SPEED, None)
         moved = replace(
             progress,
             step=progress.step if step is None else step,
@@ -55,14 +60,19 @@ def add_report(progress: Progress, report: Report, now: float, own: str | None =
             # Steps that go back show that a script resumed without reporting it.
             lost_steps=_lost_steps(progress, (progress.step or 0) - (step or 0) + 1 if back else 0),
             heartbeat=now,
-            metrics=_with_metrics(progress.metrics, _read_numbers(fields)),
+            metrics=_with_metrics(progress.metrics, numbers),
+            jumped=jumped,
         )
-        if not report.printed or step is None or _SPEED in fields:
+        is_counted = jumped or (report.printed and _SPEED not in fields)
+        if step is None or not is_counted:
             return moved
         return _paced(moved, step, now, back or report.again)
     if report.kind == "resumed" and step is not None:
         lost = _lost_steps(progress, max(0, (progress.step or 0) - step))
-        return replace(progress, step=step, lost_steps=lost, resumed_from=step, heartbeat=now)
+        # A script that says so itself measures its speed in the steps that it does.
+        return replace(
+            progress, step=step, lost_steps=lost, resumed_from=step, heartbeat=now, pace_from=(), jumped=False
+        )
     if report.kind == "checkpoint":
         uri = fields.get("uri")
         if not isinstance(uri, str) or own is None or not is_below(uri, own):
@@ -85,16 +95,20 @@ def _as_printed(progress: Progress, format: str) -> Progress:
 
 
 def _paced(progress: Progress, step: int, now: float, anew: bool) -> Progress:
-    """The progress with its speed since the first step that was read, where its script prints none."""
-    start = progress.pace_from
-    if anew or len(start) != 2 or not start[0] <= step or not start[1] <= now:
-        return replace(progress, pace_from=(float(step), now))
+    """The progress with its speed since the first step that was read of this process."""
+    start, speed = pace(() if anew else progress.pace_from, step, now)
+    told = {} if speed is None else _read_numbers({_SPEED: speed})
+    return replace(progress, pace_from=start, metrics=_with_metrics(progress.metrics, told))
+
+
+def pace(start: tuple[float, ...], step: int, now: float) -> tuple[tuple[float, ...], float | None]:
+    """(the step and time from which steps are counted, steps per second since then; None: too few as yet).
+    ``start``: as this returned it for the step before, empty for the first one.
+    """
+    if len(start) != 2 or not start[0] <= step or not start[1] <= now:
+        return (float(step), now), None
     steps, seconds = step - start[0], now - start[1]
-    if steps <= 0 or seconds < _PACE_AFTER:
-        return progress
-    return replace(
-        progress, metrics=_with_metrics(progress.metrics, _read_numbers({_SPEED: steps / seconds}))
-    )
+    return start, steps / seconds if steps > 0 and seconds >= _PACE_AFTER else None
 
 
 def with_measured(progress: Progress, measured: Measured) -> Progress:
@@ -216,6 +230,7 @@ def progress_of(data: Any) -> Progress:
         longest_pause=_as_seconds(body.get("longest_pause")),
         format=text("format"),
         pace_from=_as_pair(body.get("pace_from")),
+        jumped=body.get("jumped") is True,
         expression=text("expression"),
     )
 

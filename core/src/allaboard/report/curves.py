@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from decimal import Decimal
 from itertools import accumulate, pairwise
 
 Points = Sequence[tuple[float, float]]
 _DECADES = 50
 """The highest is so many times the lowest: only a logarithmic scale shows the lower end."""
+_FEWEST_DIGITS = 2
+"""Digits by which two numbers are compared, where one of them has fewer."""
 
 
 def spread(points: Points) -> bool:
@@ -56,6 +59,27 @@ def straighten(points: Points, tolerance: float) -> list[tuple[float, float]]:
         low = max(low, (y - tolerance - y0) / (x - x0))
         high = min(high, (y + tolerance - y0) / (x - x0))
     return [*kept, points[-1]]
+
+
+def retold(few: Points, many: Points) -> bool:
+    """True if each of ``few`` is a point of ``many``, too, as far as the digits of both go: what is printed
+    is rounded, and so is what stands in the name of a file.
+    """
+    known = dict(many)
+    return all(x in known and _agree(y, known[x]) for x, y in few)
+
+
+def _agree(one: float, other: float) -> bool:
+    largest = max(abs(one), abs(other))
+    if one == other or not math.isfinite(largest):
+        return one == other
+    digits = max(_FEWEST_DIGITS, min(_digits(one), _digits(other)))
+    unit = 10.0 ** (math.floor(math.log10(largest)) + 1 - digits)
+    return abs(one - other) <= unit * (0.5 + 1e-6)
+
+
+def _digits(value: float) -> int:
+    return len(Decimal(repr(value)).normalize().as_tuple().digits)
 
 
 def at(points: Points, x: float) -> float:

@@ -8,14 +8,17 @@ checkpoints are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
+from allaboard.checkpoints.manifest import STEP_FROM_EPOCH, STEP_FROM_TIME
 from allaboard.follow.printed import ProgressReader
+from allaboard.follow.printed.counting import SPEED
+from allaboard.follow.progress import pace
 from allaboard.runs.observation import Measured
 from allaboard.runs.points import thin_out
-from allaboard.text.reportline import Report, is_beginning
+from allaboard.text.reportline import HANDED, Report, is_beginning
 
 Points = list[tuple[int, float]]
 _NO_CURVES = frozenset({"step", "total", "epoch"})
@@ -29,7 +32,10 @@ _LONGEST_NAME, _LONGEST_TEXT, _LONGEST_URI = 100, 200, 2000
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One reported checkpoint. ``at``: when it was reported, in epoch seconds; ``size``: in bytes."""
+    """One reported checkpoint. ``at``: when it was reported, in epoch seconds; ``size``: in bytes; ``place``:
+    the step of the training at which it was saved, None where that is not known: ``step`` may be an epoch or
+    a time.
+    """
 
     step: int
     uri: str
@@ -37,6 +43,7 @@ class Saved:
     best: bool
     at: float | None = None
     size: int | None = None
+    place: int | None = None
 
 
 @dataclass(slots=True)
@@ -47,7 +54,8 @@ class History:
     seconds, as far as known; ``breaks``: steps of the clock after which the run began again; ``gaps``: steps
     after which lines are lost. ``tracked``: the page of the run, by the tracker that the script uses.
     ``format``: whose format the progress was read from, "" for reports of the script's own; ``files``: the
-    file of each curve that was read from one.
+    file of each curve that was read from one; ``ends``: the last step that was reported of each epoch;
+    ``pace_from``, ``jumped``: as in a `Progress`.
     """
 
     curves: dict[str, Points] = field(default_factory=dict)
@@ -63,6 +71,9 @@ class History:
     last_step: int = 0
     format: str = ""
     files: dict[str, str] = field(default_factory=dict)
+    ends: dict[float, int] = field(default_factory=dict)
+    pace_from: tuple[float, ...] = ()
+    jumped: bool = False
 
     def with_files(self, measured: Measured | None) -> History:
         """The same with the curves of files, whose names the script has neither reported nor printed."""
@@ -83,21 +94,30 @@ class History:
         step = fields.get("step")
         if not isinstance(step, int) or isinstance(step, bool):
             return
-        if is_beginning(report) and self.last_step:
+        if report.kind == HANDED or (is_beginning(report) and self.last_step):
+            self.pace_from, self.jumped = (), True
             return
         if report.kind == "progress":
             if report.printed != self.format:  # numbers of two formats do not mix
                 self.curves, self.nonfinite, self.clock, self.breaks, self.gaps = {}, [], [], [], []
+                self.ends, self.pace_from = {}, ()
                 self.format, self.last_step = report.printed, step
             if step < self.last_step:  # a script that resumes without saying so, or trains once more
                 self._back_to(step - 1, time, resumed=not report.again)
+                self.pace_from, self.jumped = (), not report.again
+            if self.jumped:
+                fields = self._paced(fields, step, time)
             self.last_step = step
             room = max(0, MOST_SAVED - len(self.nonfinite))
             self.nonfinite += [(step, name) for name in report.nonfinite if len(name) <= _LONGEST_NAME][:room]
             _add_points(self.curves, step, fields, _NO_CURVES)
             self._tick(step, time)
+            epoch = fields.get("epoch")
+            if _is_number(epoch) and (epoch in self.ends or len(self.ends) < MOST_POINTS):
+                self.ends[epoch] = step
         elif report.kind == "resumed":
             self._back_to(step, time)
+            self.jumped = False
         elif report.kind == "checkpoint":
             metrics = fields.get("metrics")
             metrics = _short_metrics(metrics) if isinstance(metrics, dict) else {}
@@ -105,12 +125,36 @@ class History:
             size = fields.get("bytes")
             size = size if isinstance(size, int) and not isinstance(size, bool) and size >= 0 else None
             uri = uri if len(uri) <= _LONGEST_URI else ""
-            saved = Saved(step, uri, metrics, bool(fields.get("best")), time, size)
+            place = self._place_of(step, fields)
+            saved = Saved(step, uri, metrics, bool(fields.get("best")), time, size, place)
             self.saved = [*(s for s in self.saved if s.step != step), saved][-MOST_SAVED:]
+            if place is None:
+                return
             for points in self.measured.values():
-                points[:] = [p for p in points if p[0] != step]
-            _add_points(self.measured, step, metrics)
-            self._tick(step, time)
+                points[:] = [p for p in points if p[0] != place]
+            _add_points(self.measured, place, metrics)
+            self._tick(place, time)
+
+    def _paced(self, fields: Mapping[str, Any], step: int, time: float | None) -> dict[str, Any]:
+        """The numbers with the speed of the steps that were done in the place of the one that is told."""
+        others = {name: value for name, value in fields.items() if name != SPEED}
+        if time is None:
+            return others
+        self.pace_from, speed = pace(self.pace_from, step, time)
+        return others if speed is None else {**others, SPEED: speed}
+
+    def _place_of(self, step: int, fields: Mapping[str, Any]) -> int | None:
+        """The step of the training at which a checkpoint was saved. One that is dated by its epoch lies at
+        the end of that, and where no line told of epochs, the epochs are the steps.
+        """
+        flags = fields.get("flags")
+        flags = flags if isinstance(flags, (list, tuple)) else ()
+        if STEP_FROM_TIME in flags:
+            return None
+        if STEP_FROM_EPOCH in flags and self.ends:
+            epoch = fields.get("epoch")
+            return self.ends.get(epoch) if _is_number(epoch) else None
+        return step
 
     def _tick(self, step: int, time: float | None) -> None:
         """Times never go back, whatever the clock of a machine did."""
@@ -129,7 +173,8 @@ class History:
         for curves in (self.curves, self.measured):
             for points in curves.values():
                 points[:] = [p for p in points if p[0] <= step]
-        self.saved = [s for s in self.saved if s.step <= step]
+        self.saved = [s for s in self.saved if s.place is None or s.place <= step]
+        self.ends = {epoch: end for epoch, end in self.ends.items() if end <= step}
         self.nonfinite = [n for n in self.nonfinite if n[0] <= step]
         self.clock = [tick for tick in self.clock if tick[0] <= step]
         self.breaks = [at for at in self.breaks if at < step]
@@ -177,6 +222,10 @@ def _short_metrics(metrics: dict[str, Any]) -> dict[str, Any]:
         and (value is None or isinstance(value, (int, float)) or _is_short(value))
     }
     return dict([*short.items()][:MOST_CURVES])
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_short(value: Any) -> bool:

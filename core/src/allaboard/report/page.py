@@ -203,12 +203,15 @@ def _curves(data: Data, most: int) -> str:
         may_come = data["metrics"] or not data["is_final"]
         return "" if may_come else section("Curves", f'<p class="fine">{text}</p>')
     first = [curve for curve in curves if is_loss(curve["name"])][:_TILES]
-    losses = [Drawn(curve["name"], curve, data, n) for n, curve in enumerate(first)]
-    others = [Drawn(c["name"], c, data) for c in curves if not any(c is loss for loss in first)]
+    names = curve_names((c["kind"], c["name"]) for c in curves)
+    losses = [Drawn(names[c["kind"], c["name"]], c, data, n) for n, c in enumerate(first)]
+    others = [
+        Drawn(names[c["kind"], c["name"]], c, data) for c in curves if not any(c is loss for loss in first)
+    ]
     axes = axes_of([data])
     rows = max(6, min(_MOST_ROWS, most // len(curves))) if most else 0
     big = _figure("Loss", losses, axes, rows, wide=True) if losses else ""
-    small = "".join(_figure(_title(d.curve), [d], axes, rows, wide=False) for d in others)
+    small = "".join(_figure(d.name.replace("_", " "), [d], axes, rows, wide=False) for d in others)
     return section(
         "Curves",
         chosen_axis(
@@ -219,8 +222,17 @@ def _curves(data: Data, most: int) -> str:
     )
 
 
-def _title(curve: Data) -> str:
-    return str(curve["name"]).replace("_", " ")
+def curve_names(curves: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """(kind, name) -> what the curve is called in pictures: its name, and where its numbers are from if both
+    the progress and the checkpoints tell one of that name.
+    """
+    all_of_them = {*curves}
+    return {
+        (kind, name): f"{name}, in checkpoints"
+        if kind == "checkpoint" and ("progress", name) in all_of_them
+        else name
+        for kind, name in all_of_them
+    }
 
 
 def axes_of(runs: Sequence[Data]) -> list[Axis]:
@@ -262,7 +274,7 @@ def _figure(title: str, shown: Sequence[Drawn], axes: Sequence[Axis], rows: int,
     """The figure of a run: with where it resumed, and its best checkpoint."""
     data = shown[0].data
     best = data["best"]
-    starred = bool(best) and best["value"] is not None and any(_is_of(d.curve, best) for d in shown)
+    starred = bool(best) and best["value"] is not None and any(_is_of(d, best) for d in shown)
     note = ""
     if starred:
         note = f'<span class="key-best">★ best {number(best["value"])} at step {best["step"]}</span>'
@@ -329,10 +341,11 @@ def _picture(
         for again in about["resumed"]
         if (x := again["at" if timed else "step"]) is not None
     ]
-    x = None if best is None else _place_of(about, timed)(best["step"])
-    if x is not None:
+    at_step = None if best is None else best.get("place", best["step"])
+    x = None if at_step is None else _place_of(about, timed)(at_step)
+    if best is not None and x is not None:
         marks.append(Mark(x, f"best checkpoint, step {best['step']}", best=True))
-    star = (x, float(best["value"])) if starred and x is not None else None
+    star = (x, float(best["value"])) if starred and best is not None and x is not None else None
     return chart(title, lines, axis, marks=marks, best=star, wide=wide)
 
 
@@ -340,8 +353,11 @@ def _place_of(data: Data, timed: bool) -> Callable[[float], float | None]:
     return _placer([(tick[0], tick[1]) for tick in data["clock"]]) if timed else float
 
 
-def _is_of(curve: Data, best: Data) -> bool:
-    return curve["kind"] == "checkpoint" and bool(curve["name"] == best["metric"])
+def _is_of(drawn: Drawn, best: Data) -> bool:
+    """True for the curve of the metric by which a checkpoint is the best; that of checkpoints goes first."""
+    kinds = {curve["kind"] for curve in drawn.data["curves"] if curve["name"] == best["metric"]}
+    kind = "checkpoint" if "checkpoint" in kinds else "progress"
+    return bool(drawn.curve["name"] == best["metric"] and drawn.curve["kind"] == kind)
 
 
 def _key(drawn: Drawn, coloured: bool, *, short: bool) -> str:

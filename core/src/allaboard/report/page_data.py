@@ -19,7 +19,7 @@ from allaboard.follow.loop import Outcome
 from allaboard.job.training_job import TrainingJob
 from allaboard.report import phrases
 from allaboard.report.commands import Place
-from allaboard.report.curves import Points, at, gone, spread, straighten, trend
+from allaboard.report.curves import Points, at, gone, retold, spread, straighten, trend
 from allaboard.report.history import History
 from allaboard.runs.observation import PHASES, Event, MemberSeen, Observation, State
 from allaboard.runs.points import thin_out
@@ -294,10 +294,15 @@ def _diagnosis(fields: dict[str, Any], run: str, place: Place) -> dict[str, Any]
 def _curves(history: History, zero: float, bounds: Bounds) -> dict[str, Any]:
     """The curves: losses first. ``clock``: [step, seconds] between which straight lines tell the time of
     every step; ``breaks``: steps after which the run began again; ``curve_gaps``: steps after which lines
-    are lost; ``curve_files``: the file of each curve that was read from one.
+    are lost; ``curve_files``: the file of each curve that was read from one. A metric of checkpoints is no
+    curve of its own where the progress tells the same.
     """
     curves = [("progress", name, points) for name, points in history.curves.items() if points]
-    curves += [("checkpoint", name, points) for name, points in history.measured.items() if points]
+    curves += [
+        ("checkpoint", name, points)
+        for name, points in history.measured.items()
+        if points and not retold(points, history.curves.get(name, ()))
+    ]
     curves.sort(
         key=lambda curve: (
             not is_loss(curve[1]),
@@ -372,19 +377,21 @@ def _nonfinite(history: History) -> dict[str, Any] | None:
 
 
 def _best(outcome: Outcome, history: History, job: TrainingJob | None) -> dict[str, Any] | None:
-    """The best checkpoint: the one that the run says is best, else the best by the rule of its job."""
+    """The best checkpoint: the one that the run says is best, else the best by the rule of its job.
+    ``place``: the step of the curves at which it was saved.
+    """
     rule = ((job.get("checkpoints") if job is not None else None) or {}).get("best") or {}
     metric, mode = rule.get("metric"), rule.get("mode", "min")
     uri = outcome.seen.progress.best_checkpoint
     points = history.measured.get(str(metric), [])
     saved = next((s for s in reversed(history.saved) if s.uri and s.uri == uri), None)
     if saved is not None:
-        value = saved.metrics.get(str(metric))
-        return {"step": saved.step, "metric": metric, "mode": mode, "value": value, "uri": saved.uri}
+        best = {"step": saved.step, "metric": metric, "mode": mode, "value": saved.metrics.get(str(metric))}
+        return {**best, "place": saved.place, "uri": saved.uri}
     if not points:
         return None
     step, value = (min if mode == "min" else max)(reversed(points), key=_value)
-    return {"step": step, "metric": metric, "mode": mode, "value": value, "uri": None}
+    return {"step": step, "metric": metric, "mode": mode, "value": value, "place": step, "uri": None}
 
 
 # --- time

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from allaboard.backends.base import Backend, Selection
 from allaboard.checkpoints import list_checkpoints
+from allaboard.checkpoints.foreign.adopting import report_fields
 from allaboard.errors import AllaboardError
 from allaboard.follow.loop import Outcome
 from allaboard.job.training_job import TrainingJob
@@ -70,13 +71,7 @@ def _adopted(backend: Backend, run: str) -> list[Adopted]:
     if uri is None:
         return []
     return [
-        (
-            Report(
-                "checkpoint",
-                {"step": item.step, "uri": item.uri, "metrics": dict(item.metrics), "bytes": item.bytes},
-            ),
-            from_rfc3339(item.manifest.created),
-        )
+        (Report("checkpoint", report_fields(item)), from_rfc3339(item.manifest.created))
         for item in list_checkpoints(open_store(uri))
         if item.manifest.format is not None
     ]

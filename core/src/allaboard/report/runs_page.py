@@ -11,7 +11,7 @@ from allaboard.job.identity import differences
 from allaboard.report import phrases
 from allaboard.report.chart import Axis, Line, chart, number, time_axis
 from allaboard.report.html import NONE, escape, head, page, section, table
-from allaboard.report.page import TONES, Data, Drawn, axes_of, chosen_axis, figure
+from allaboard.report.page import TONES, Data, Drawn, axes_of, chosen_axis, curve_names, figure
 from allaboard.report.page_data import is_loss
 from allaboard.text.units import counted, rfc3339, show_seconds
 
@@ -89,6 +89,7 @@ def _changes(runs: Sequence[Data]) -> str:
 def _curves(runs: Sequence[Data], names: Sequence[tuple[str, str]]) -> str:
     axes, rows = axes_of(runs), max(6, min(60, _ROWS // (len(names) * len(runs))))
     figures: dict[bool, list[str]] = {True: [], False: []}
+    titles = curve_names(names)
     for kind, name in names:
         shown = [
             Drawn(data["run"], curve, data, n, is_plain=True)
@@ -97,7 +98,8 @@ def _curves(runs: Sequence[Data], names: Sequence[tuple[str, str]]) -> str:
             if (curve["kind"], curve["name"]) == (kind, name)
         ]
         wide = is_loss(name) and len(figures[True]) < 2
-        figures[wide].append(figure(name.replace("_", " "), shown, axes, rows, wide=wide))
+        title = titles[kind, name].replace("_", " ")
+        figures[wide].append(figure(title, shown, axes, rows, wide=wide))
     small = f'<div class="pair">{"".join(figures[False])}</div>' if figures[False] else ""
     text = "Of long curves the mean of neighbours is drawn; the page of a run has every extreme."
     note = f'<p class="fine">{text}</p>'

@@ -123,8 +123,10 @@ class Progress:
     ``inputs``: what it trains with, such as ``torch`` -> its version, ``data <uri>`` -> what identifies what
     it holds; ``longest_pause``: seconds, the longest time between two signs of progress. ``format``: whose
     format the progress was read from, None where the script reports it itself; ``pace_from``: the step and
-    time from which its speed is counted then, where it prints none; ``expression``: the field ``progress`` of
-    its job; ``files``: ``step`` or the name of a metric that was read from a file -> that file.
+    time from which its speed is counted, where none is told or ``jumped``: its process went on from a
+    checkpoint, and counts the steps before that into the speed that it tells; ``expression``: the field
+    ``progress`` of its job; ``files``: ``step`` or the name of a metric that was read from a file -> that
+    file.
     """
 
     step: int | None = None
@@ -140,6 +142,7 @@ class Progress:
     longest_pause: float = 0.0
     format: str | None = None
     pace_from: tuple[float, ...] = ()
+    jumped: bool = False
     expression: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
 

@@ -24,7 +24,7 @@ from allaboard.checkpoints import (
     scan,
     verify,
 )
-from allaboard.checkpoints.foreign import Verdict
+from allaboard.checkpoints.foreign import Verdict, finding
 from allaboard.checkpoints.foreign.adopting import Adopted, Places, adopt, adopt_at
 from allaboard.checkpoints.listing import save_times
 from allaboard.errors import BadInput, Corrupt
@@ -103,6 +103,24 @@ def test_metrics_decide_which_is_the_best(job: Store, own: Store) -> None:
     adopt_run(own)
     top = best(own, "eval_loss")
     assert top is not None and top.step == 4 and top.manifest.epoch == 1.0
+
+
+def test_files_with_a_manifest_are_not_read_again(
+    job: Store, own: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(job, "hugging_face_trainer")
+    put(job, "lightning")
+    put(job, "keras")
+    first = adopt_run(own)
+    judged: list[str] = []
+    judge = finding.judge
+    monkeypatch.setattr(
+        finding, "judge", lambda unit, family: judged.append(unit.base) or judge(unit, family)
+    )
+    again = adopt_run(own)
+    assert (again.added, again.known) == ((), tuple(sorted(item.step for item in first.added)))
+    assert {*judged} == {item.unit.base for item, _ in first.left}, "and those of a step that is taken"
+    assert [reason for _, reason in again.left] == [reason for _, reason in first.left]
 
 
 def test_torn_ones_are_left_and_said(job: Store, own: Store) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from allaboard.checkpoints.foreign import Verdict, judge_place
+from allaboard.checkpoints.foreign.unit import MOST_READ
 from allaboard.storage import open_store
 from tests.core.checkpoints.foreign.test_samples import EXPECTED
 
@@ -75,6 +77,20 @@ def test_killed_while_it_saves_what_is_torn_is_never_whole(kind: str, rounds: in
                 wrong.append((name, item.unit.name))
     assert wrong == [] and whole > rounds // 2
     print(f"{kind}: {rounds} kills, {whole} whole, {others} torn or unknown")
+
+
+def test_large_models_of_xgboost_cut_at_random_places_are_torn(tmp_path: Path) -> None:
+    run("writers.py", "xgboost_large", str(tmp_path / "out"))
+    chance, wrong = random.Random(11), []
+    for path in sorted((tmp_path / "out").iterdir()):
+        size = path.stat().st_size
+        [judged] = judge_place(open_store(path.parent), path.name)
+        assert (judged.verdict, judged.facts.step) == (Verdict.WHOLE, 699) and size > MOST_READ, judged
+        for at in sorted((chance.randrange(99, size) for _ in range(200)), reverse=True):
+            os.truncate(path, at)
+            [cut] = judge_place(open_store(path.parent), path.name)
+            wrong += [(path.name, at, cut.verdict)] if cut.verdict is not Verdict.TORN else []
+    assert wrong == []
 
 
 @pytest.mark.parametrize("kind", ["trainer", "lightning", "accelerate"])

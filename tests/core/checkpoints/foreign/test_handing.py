@@ -168,3 +168,36 @@ def test_a_torn_backup_of_keras_goes_with_the_epoch_beside_it(out: Path) -> None
     (backup / "latest.weights.h5").write_bytes(weights)
     (backup / "training_metadata.json").write_text('{"epoch": 1, "batch": 0}')
     assert hand_over(places(out), move_aside=True).moved == ()
+
+
+# What others of the gang took before.
+
+
+def test_what_others_took_is_kept_while_at_most_one_is_newer(out: Path) -> None:
+    for step in (2, 4):
+        trainer(out, step)
+    taken = hand_over(places(out), move_aside=False)
+    assert (taken.files, taken.step) == (str(out / "checkpoint-4"), 4)
+    trainer(out, 6)
+    trainer(out, 8, leave="trainer_state.json")
+    assert hand_over(places(out), move_aside=False, taken=taken) == taken
+    trainer(out, 8)
+    assert hand_over(places(out), move_aside=False, taken=taken).step == 8, "the gang has trained on"
+
+
+def test_what_others_took_and_is_gone_is_not_kept(out: Path) -> None:
+    for step in (2, 4):
+        trainer(out, step)
+    taken = hand_over(places(out), move_aside=False)
+    (out / "checkpoint-4" / "trainer_state.json").unlink()
+    assert hand_over(places(out), move_aside=False, taken=taken).step == 2
+
+
+def test_that_others_began_without_one_holds_for_a_first_checkpoint(out: Path) -> None:
+    out.mkdir()
+    taken = hand_over(places(out), move_aside=False)
+    assert taken.files is None
+    trainer(out, 2)
+    assert hand_over(places(out), move_aside=False, taken=taken) == taken
+    trainer(out, 4)
+    assert hand_over(places(out), move_aside=False, taken=taken).step == 4

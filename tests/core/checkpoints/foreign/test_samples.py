@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
+import random
 import time
+import tracemalloc
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from allaboard.checkpoints.foreign import Judgement, Verdict, finding, judge_place
+from allaboard.checkpoints.foreign.unit import MOST_READ
 from tests.core.checkpoints.foreign.memory import NOW, folder, store_of
 
 SAMPLES = Path(__file__).with_name("samples")
@@ -235,6 +239,114 @@ def test_a_round_has_the_number_that_the_log_gives_it() -> None:
     binary = folder(SAMPLES / "xgboost")["model_1.ubj"]
     [judged] = judge({"rounds-2.ubj": binary})
     assert judged.facts.step == 1
+
+
+LARGE = 2**19
+"""Bytes of a model that is read in many pieces."""
+
+
+def grown(name: str) -> bytes:
+    """A sample of XGBoost with its trees again and again."""
+    sample = folder(SAMPLES / "xgboost")[name]
+    if name.endswith(".json"):
+        model = json.loads(sample)
+        inner = model["learner"]["gradient_booster"]["model"]
+        inner["trees"] *= LARGE // len(sample) * 2
+        return json.dumps(model, separators=(",", ":")).encode()
+    before, head, rest = sample.partition(b"trees[#L")
+    end = rest.index(b"}L\x00\x00\x00\x00\x00\x00\x00\x04nameS")
+    times = LARGE // (end - 8) + 1
+    count = int.from_bytes(rest[:8], "big") * times
+    return before + head + count.to_bytes(8, "big") + rest[8:end] * times + rest[end:]
+
+
+@pytest.mark.parametrize("name", ["final.json", "model_1.ubj"])
+def test_a_model_is_judged_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name_of_size, size in (("files._PIECE", 4096), ("walking._CHUNK", 4096), ("walking._AHEAD", 512)):
+        monkeypatch.setattr(f"allaboard.checkpoints.foreign.{name_of_size}", size)
+    content, chance = grown(name), random.Random(7)
+    tracemalloc.start()
+    [judged] = judge({name: content})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (judged.verdict, judged.reason, judged.facts.step) == (Verdict.WHOLE, "", 1)
+    assert len(content) > LARGE and peak < LARGE // 4
+    size = len(content)
+    cuts_at = [*range(size - 30, size), *(chance.randrange(99, size) for _ in range(20))]
+    wrong = [at for at in cuts_at if judge({name: content[:at]})[0].verdict is not Verdict.TORN]
+    assert wrong == []
+
+
+def test_a_model_of_any_size_is_judged() -> None:
+    numbers = (b"[" + b"-1.5E-3," * 2_000_000)[:-1] + b"]"
+    assert len(numbers) > MOST_READ and verdicts({"m_3.json": LEARNER % numbers}) == {
+        "m_3.json": Verdict.WHOLE
+    }
+    sample = folder(SAMPLES / "xgboost")["model_1.ubj"]
+    before, mark, rest = sample.partition(b"base_weights[$d#L")
+    count = MOST_READ // 4
+    assert rest[:8] == (3).to_bytes(8, "big")
+    large = before + mark + count.to_bytes(8, "big") + bytes(4 * count) + rest[8 + 4 * 3 :]
+    for content, verdict in (
+        (large, Verdict.WHOLE),
+        (large[:-1], Verdict.TORN),
+        (large[:MOST_READ], Verdict.TORN),
+    ):
+        assert verdicts({"m_3.ubj": content}) == {"m_3.ubj": verdict}
+
+
+LEARNER = b'{"learner":{"a":%s},"version":[3,2,0]}'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"[]", b"{}", b"[1]",
+        b"[-1.5E-3,NaN,-Infinity, 2 ]", b'"a\\"]"', b"true", b'[[],[{"b":null}],0,"x"]', b" \n1 ",
+        b"[" + b" " * 200_000 + b"1]", b'"' + b"x" * 200_000 + b'"', b"[" + b"10," * 99_999 + b"10]",
+    ],
+    ids=lambda value: value[:30].decode(),
+)  # fmt: skip
+def test_a_model_of_json_is_whole_whatever_is_in_it(value: bytes) -> None:
+    for content in (LEARNER % value, LEARNER % value + b" \n" * 70_000):
+        assert json.loads(content) and verdicts({"m_3.json": content}) == {"m_3.json": Verdict.WHOLE}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"", b"[1,]", b"[,1]", b"[1 2]", b"{1:2}", b'{"a"}', b'{"a":}', b'{"a":1,}', b"[1}", b"]", b"}",
+        b"1,2", b"\x00", b'["\x00"]', b"[1\x002]", b"nul", b"'a'", b":", b"{,}", b"[1:2]", b'"a',
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_model_of_what_is_no_json_is_not_whole(value: bytes) -> None:
+    assert verdicts({"m_3.json": LEARNER % value}) == {"m_3.json": Verdict.TORN}
+
+
+def test_what_follows_a_model_is_none_of_it() -> None:
+    content = LEARNER % b"1"
+    for more in (b"}", b"1", b"\x00" * 9, content):
+        assert verdicts({"m_3.json": content + more}) == {"m_3.json": Verdict.TORN}
+    binary = folder(SAMPLES / "xgboost")["model_1.ubj"]
+    assert verdicts({"m_3.ubj": binary + b"\x00"}) == {"m_3.ubj": Verdict.TORN}
+
+
+def test_a_hostile_model_takes_bounded_time_and_depth() -> None:
+    deep = LEARNER % (b"[" * 100_000)
+    assert verdicts({"m_3.json": deep}) == {"m_3.json": Verdict.UNKNOWN}
+    assert verdicts({"m_3.json": LEARNER % (b'"' + b"x" * 9_000_000 + b'"')}) == {"m_3.json": Verdict.UNKNOWN}
+    head = b"{L\x00\x00\x00\x00\x00\x00\x00\x07learner{U\x01a"
+    longest = (2**63 - 1).to_bytes(8, "big")
+    assert verdicts({"m_3.ubj": head + b"[" * 100_000}) == {"m_3.ubj": Verdict.UNKNOWN}
+    for value in (
+        b"[$d#L" + longest,
+        b"[#L" + longest,
+        b"SL" + longest,
+        b"{L" + longest,
+        b"[$L#L" + b"\xff" * 8,
+    ):
+        assert verdicts({"m_3.ubj": head + value + b"}}"}) == {"m_3.ubj": Verdict.TORN}
 
 
 STATE = folder(SAMPLES / "accelerate")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from allaboard.checkpoints.foreign import Judgement, starting
 from allaboard.checkpoints.foreign.adopting import Places
 from allaboard.checkpoints.foreign.starting import Starter, began, choose
 from allaboard.storage import open_store
@@ -106,6 +107,20 @@ def test_another_attempt_chooses_anew(out: Path) -> None:
     trainer(out, 4)
     assert start(out, Starter("worker-0", 2, False), at_once) == "checkpoint-4"
     assert start(out, Starter("master-0", 2, True)) == "checkpoint-4"
+
+
+def test_a_choice_that_another_makes_meanwhile_is_taken(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer(out, 4)
+    newest = starting.newest
+
+    def meanwhile(judged: Iterable[Judgement]) -> Judgement | None:
+        monkeypatch.setattr(starting, "newest", newest)
+        assert start(out, WORKER, at_once) == "checkpoint-4"
+        return newest(judged)
+
+    monkeypatch.setattr(starting, "newest", meanwhile)
+    assert start(out, MASTER) == "checkpoint-4"
+    assert len([*(out / "digits-1f0c9a77" / "starts").glob("*.json")]) == 1
 
 
 def test_of_many_that_choose_at_once_one_wins(out: Path) -> None:

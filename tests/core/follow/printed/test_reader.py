@@ -214,7 +214,7 @@ def test_rounds_count_on_from_the_checkpoint_that_a_process_was_handed() -> None
 
 def test_a_checkpoint_that_was_handed_over_is_no_progress() -> None:
     [report] = ProgressReader().read(encode("handed", step=9))
-    assert add_report(Progress(), report, 1.0) == Progress()
+    assert add_report(Progress(), report, 1.0) == Progress(jumped=True)
 
 
 RICH = "Epoch {}/7  ━━━━━━━━━━━━━━━━ {}/50 0:00:00 • -:--:-- 619.32it/s train_loss: 0.25"
@@ -225,3 +225,15 @@ def test_lightnings_bar_of_rich_names_the_last_epoch() -> None:
     assert [read(RICH.format(0, 10) + more)[-1][:2] for more in ("", " v_num: 0")] == [(10, 400), (10, 400)]
     assert read(RICH.format(7, 50))[-1][:2] == (400, 400)
     assert read(RICH.format(1, 10).replace("• -:--:--", "0:00:10"))[-1][:2] == (10, 350), "another's"
+
+
+@pytest.mark.parametrize("drawn", [" " * 18, " " * 2, "━" + " " * 30, "╺ "])
+def test_lightnings_bar_of_rich_is_read_from_its_first_steps(drawn: str) -> None:
+    """As long as an epoch has hardly begun the bar is blank: of a long one for hours."""
+    begun = f"Epoch 2/9 {drawn}312/20000 0:00:41 • 0:44:12 7.50it/s v_num: 3.000 train_loss: 0.91"
+    assert read(begun) == [(40_312, 200_000, {"train_loss": 0.91})]
+    assert read(begun.replace(" v_num: 3.000", "")) == [(40_312, 200_000, {"train_loss": 0.91})]
+    blank = f"Epoch 2/9 {drawn}0/20000 0:00:00 • -:--:-- 0.00it/s"
+    assert read(blank, blank, begun)[-1][0] == 40_312
+    other = f"Testing DataLoader 0 {drawn}3/20 0:00:00 • 0:00:04 7.50it/s"
+    assert read(other) == [] and read(begun, other)[-1][0] == 40_312

@@ -8,12 +8,12 @@ manifest goes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from allaboard.checkpoints.foreign import pretrained
-from allaboard.checkpoints.foreign.finding import judge_place, written
+from allaboard.checkpoints.foreign.finding import is_in, judge_place, written
 from allaboard.checkpoints.foreign.unit import Judgement, Unit, Verdict
 from allaboard.checkpoints.listing import (
     Folder,
@@ -66,12 +66,14 @@ class Places:
     job: bool = False
     since: float = 0.0
 
-    def judged(self, only: str | None = None) -> Iterator[tuple[str, Judgement]]:
-        """(``.`` or ``..``, what a family says) of each checkpoint. Raises StorageError."""
-        for item in judge_place(self.own, only):
+    def judged(self, only: str | None = None, known: Container[str] = ()) -> Iterator[tuple[str, Judgement]]:
+        """(``.`` or ``..``, what a family says) of each checkpoint. ``only`` and ``known`` are those of
+        `judge_place`. Raises StorageError.
+        """
+        for item in judge_place(self.own, only, known):
             yield ".", item
         if self.job:
-            for item in judge_place(self.own.above(), only):
+            for item in judge_place(self.own.above(), only, known):
                 if written(item.unit) >= self.since:
                     yield "..", item
 
@@ -84,19 +86,21 @@ def adopt(places: Places, template: Manifest, only: str | None = None) -> Adopte
     own = places.own
     _drop_outdated(own)
     taken = {item.step: item for item in scan(own)}
-    vouched = {item.files for item in taken.values() if isinstance(item, Checkpoint)}
+    vouched = {item.files: item.step for item in taken.values() if isinstance(item, Checkpoint)}
     added: list[Checkpoint] = []
     known: list[int] = []
     left: list[tuple[Judgement, str]] = []
     # Of several of one step the one whose name stays the same is the copy: `last.ckpt`.
-    for top, judgement in sorted(places.judged(only), key=lambda pair: _moving(pair[1].unit)):
+    # Of many checkpoints most have a manifest: their files are not read once more.
+    for top, judgement in sorted(places.judged(only, vouched), key=lambda pair: _moving(pair[1].unit)):
+        if is_in(judgement.unit, vouched):
+            known.append(vouched[judgement.unit.path])
+            continue
         if judgement.verdict is not Verdict.WHOLE:
             left.append((judgement, judgement.reason))
             continue
         draft = _draft(top, judgement, template)
-        if complete_checkpoint(own, draft).files in vouched:
-            known.append(draft.step)
-        elif draft.step in taken:
+        if draft.step in taken:
             left.append((judgement, f"step {draft.step} has a manifest already"))
         elif isinstance(done := _hashed(judgement.unit, draft, judgement.facts.ranks), str):
             left.append((judgement, done))
@@ -125,13 +129,18 @@ def _moving(unit: Unit) -> bool:
 
 
 def report_fields(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The fields of the report line that tells of an adopted checkpoint."""
-    return {
+    """The fields of the report line that tells of an adopted checkpoint. ``flags``: what its step is where it
+    is none of the training, then with its ``epoch``, if it says one.
+    """
+    fields = {
         "step": checkpoint.step,
         "uri": checkpoint.uri,
         "metrics": dict(checkpoint.metrics),
         "bytes": checkpoint.bytes,
     }
+    manifest = checkpoint.manifest
+    flags = [flag for flag in manifest.flags if flag in (STEP_FROM_EPOCH, STEP_FROM_TIME)]
+    return {**fields, "flags": flags, "epoch": manifest.epoch} if flags else fields
 
 
 def _draft(top: str, judgement: Judgement, template: Manifest) -> Manifest:

@@ -21,6 +21,8 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 _HEADER = Limits(size=MOST_READ, values=1_000_000)
 _DATA = 2**22
 """Bytes of a pickle in an archive that are looked at."""
+_PIECE = 2**20
+"""Bytes that are read at a time of a file that is walked over."""
 
 
 class _Window(io.RawIOBase):
@@ -45,12 +47,22 @@ class _Window(io.RawIOBase):
             raise OSError("before the beginning")
         return self._at
 
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(min(len(buffer), MOST_READ))
+        buffer[: len(data)] = data
+        return len(data)
+
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._unit.size(self._name) - self._at)
         size = left if size < 0 else min(size, left)
         data = self._unit.read(self._name, self._at, size) if size else b""
         self._at += len(data)
         return data
+
+
+def open_file(unit: Unit, name: str) -> io.BufferedReader:
+    """A file of any size, which is read in pieces."""
+    return io.BufferedReader(_Window(unit, name), _PIECE)
 
 
 def open_archive(unit: Unit, name: str) -> zipfile.ZipFile:

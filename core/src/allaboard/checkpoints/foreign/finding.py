@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -22,6 +22,7 @@ from allaboard.checkpoints.foreign import (
 )
 from allaboard.checkpoints.foreign.unit import Family, Judgement, NotWhole, Unit, Verdict, judge
 from allaboard.checkpoints.names import OURS, RUN_FOLDER, step_of
+from allaboard.errors import BadInput
 from allaboard.storage.base import Entry, Store
 
 FOLDERS: tuple[Family, ...] = (trainer, accelerate, deepspeed, dcp, pretrained)
@@ -35,22 +36,35 @@ DEEPEST = 4
 ASIDE = ".torn"
 """The ending of what was moved aside."""
 
+Order = tuple[int, float]
+"""Step and time of a checkpoint."""
 _DIGITS = re.compile(r"\d+")
 
 
-def judge_place(store: Store, only: str | None = None) -> list[Judgement]:
+def judge_place(store: Store, only: str | None = None, known: Container[str] = ()) -> list[Judgement]:
     """The checkpoints of others below a place, with what their families say, in the order of their names.
 
-    ``only``: the name of one unit. Ours are left out, and so are the folders of runs and what was moved
-    aside. Raises StorageError.
+    ``only``: the name of one unit; ``known``: paths of units that are whole, of which no more is asked. Ours
+    are left out, and so are the folders of runs and what was moved aside. Raises StorageError.
     """
     entries = [*islice(_entries(store, only), MOST_ENTRIES + 1)]
     cut_at = entries[MOST_ENTRIES].key if len(entries) > MOST_ENTRIES else None
     tree = _Folder.of(entry for entry in entries[:MOST_ENTRIES] if not _is_ours(entry.key))
-    judged = [_judge(unit, families) for unit, families in _units(store, tree, "", 0)]
+    judged = [
+        Judgement(unit, "", Verdict.WHOLE) if is_in(unit, known) else _judge(unit, families)
+        for unit, families in _units(store, tree, "", 0)
+    ]
     beside = _beside_others([item for item in judged if item is not None])
     wanted = (item for item in beside if only in (None, item.unit.name))
     return sorted((_seen_in_part(item, cut_at) for item in wanted), key=lambda item: item.unit.name)
+
+
+def is_in(unit: Unit, known: Container[str]) -> bool:
+    """True if a unit is at one of these paths."""
+    try:
+        return unit.path in known
+    except BadInput:  # a key of a bucket that no path has
+        return False
 
 
 def _beside_others(judged: list[Judgement]) -> Iterator[Judgement]:
@@ -93,7 +107,7 @@ def newest(judgements: Iterable[Judgement]) -> Judgement | None:
     return max((item for item in judgements if item.verdict is Verdict.WHOLE), key=order, default=None)
 
 
-def order(item: Judgement) -> tuple[int, float]:
+def order(item: Judgement) -> Order:
     """The order in which checkpoints are newer."""
     step = item.facts.step
     return (-1 if step is None else step, written(item.unit))

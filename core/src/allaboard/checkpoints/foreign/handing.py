@@ -7,18 +7,18 @@ or what a file names (``latest`` of DeepSpeed). Nothing is removed: ``checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allaboard.checkpoints.foreign import deepspeed, keras, trainer
 from allaboard.checkpoints.foreign.adopting import Places
-from allaboard.checkpoints.foreign.finding import ASIDE, newest, written
+from allaboard.checkpoints.foreign.finding import ASIDE, Order, newest, order, written
 from allaboard.checkpoints.foreign.unit import Judgement, Verdict
 from allaboard.checkpoints.listing import checkpoint_at
 from allaboard.errors import AllaboardError
-from allaboard.storage.base import Store, join
+from allaboard.storage.base import Store
 from allaboard.storage.disk import translate_os_errors
 from allaboard.text.untrusted import show
 
@@ -34,16 +34,33 @@ class Handed:
     moved: tuple[str, ...] = ()
 
 
-def hand_over(places: Places, start_from: str | None = None, *, move_aside: bool) -> Handed:
+def hand_over(
+    places: Places, start_from: str | None = None, *, move_aside: bool, taken: Handed | None = None
+) -> Handed:
     """The newest whole checkpoint of a run; without one that which its job says to start from.
-    ``move_aside``: nobody writes, so what is torn stays torn. Raises StorageError.
+    ``move_aside``: nobody writes, so what is torn stays torn. ``taken``: what others of the gang took just
+    before, which is kept while it `stands`. Raises StorageError.
     """
     judged = [item for _, item in places.judged()]
     moved = tuple(move_torn(places, judged)) if move_aside else ()
+    if taken is not None:
+        whole_ones = (item for item in judged if item.verdict is Verdict.WHOLE)
+        orders: dict[str | None, Order] = {item.unit.path: order(item) for item in whole_ones}
+        is_given = taken.files == given(start_from).files
+        if (is_given or taken.files in orders) and stands(orders.get(taken.files), orders.values()):
+            return replace(taken, moved=moved)
     whole = newest(judged)
     if whole is None:
         return given(start_from, moved)
-    return Handed(path_of(whole), whole.facts.step, moved)
+    return Handed(whole.unit.path, whole.facts.step, moved)
+
+
+def stands(chosen: Order | None, whole: Iterable[Order]) -> bool:
+    """True if a choice holds for a member that starts after others took it: at most one whole checkpoint is
+    newer. One more may have been in the making when they chose, and two say that the gang has trained on.
+    ``chosen``: None: no checkpoint of the run was there.
+    """
+    return sum(chosen is None or other > chosen for other in whole) < 2
 
 
 def given(start_from: str | None, moved: tuple[str, ...] = ()) -> Handed:
@@ -53,11 +70,6 @@ def given(start_from: str | None, moved: tuple[str, ...] = ()) -> Handed:
             item = checkpoint_at(start_from)[1]
             return Handed(item.files, item.step, moved)
     return Handed(moved=moved)
-
-
-def path_of(item: Judgement) -> str:
-    """The folder or the file that a library calls the checkpoint."""
-    return join(item.unit.store.uri, item.unit.name)
 
 
 def move_torn(places: Places, judged: list[Judgement]) -> Iterator[str]:

@@ -11,8 +11,7 @@ leader starts in time (it runs on, or waits for a node), the member that waits d
 that.
 A number is created once, so that of several that choose at once one wins.
 
-The leader keeps to a choice that others took before it as long as that checkpoint is whole and at most one is
-newer: one more may have been in the making when they chose, and two say that the gang has trained on.
+The leader keeps to a choice that others took before it as long as that checkpoint is whole and `stands`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 
 from allaboard.checkpoints.foreign.adopting import Places
 from allaboard.checkpoints.foreign.finding import newest, order
-from allaboard.checkpoints.foreign.handing import Handed, given, move_torn
+from allaboard.checkpoints.foreign.handing import Handed, given, move_torn, stands
 from allaboard.checkpoints.foreign.unit import Judgement, Verdict
 from allaboard.checkpoints.manifest import checked_place
 from allaboard.checkpoints.names import STARTS
@@ -81,13 +80,15 @@ def choose(places: Places, me: Starter, start_from: str | None, wait: Callable[[
         judged = [*places.judged()]
         moved = tuple(move_torn(places, [item for _, item in judged]))
     for _ in range(_TRIES):
-        choice = _fresh_choice(places.own, me)
+        numbers = _numbers(places.own)
+        choice = _fresh_choice(places.own, me, numbers)
         while judged is None and (choice is None or not _is_there(places.own, choice)):
             if not wait():
                 judged = [*places.judged()]
-            choice = _fresh_choice(places.own, me)
+            numbers = _numbers(places.own)
+            choice = _fresh_choice(places.own, me, numbers)
         if judged is not None and (choice is None or not _stands(choice, judged)):
-            choice = _create(places.own, me, judged)
+            choice = _create(places.own, me, judged, numbers)
         if choice is not None:
             places.own.write(f"{STARTS}/{me.name}", b"%d" % choice.number)
             if choice.place is None:
@@ -96,9 +97,9 @@ def choose(places: Places, me: Starter, start_from: str | None, wait: Callable[[
     raise StorageConflict(f"{join(places.own.uri, STARTS)}: others choose again and again; see who else runs")
 
 
-def _fresh_choice(own: Store, me: Starter) -> Choice | None:
+def _fresh_choice(own: Store, me: Starter, numbers: Sequence[int]) -> Choice | None:
     """The last choice, if it is of this attempt and this member has not started with it."""
-    last = max(_numbers(own), default=0)
+    last = max(numbers, default=0)
     choice = _read(own, last) if last > _started_with(own, me.name) else None
     return choice if choice is not None and choice.attempt == me.attempt else None
 
@@ -106,15 +107,16 @@ def _fresh_choice(own: Store, me: Starter) -> Choice | None:
 def _stands(choice: Choice, judged: Sequence[tuple[str, Judgement]]) -> bool:
     whole = {_place(top, item): order(item) for top, item in judged if item.verdict is Verdict.WHOLE}
     if choice.place is None:
-        return len(whole) < 2
-    return choice.place in whole and sum(other > whole[choice.place] for other in whole.values()) < 2
+        return stands(None, whole.values())
+    return choice.place in whole and stands(whole[choice.place], whole.values())
 
 
-def _create(own: Store, me: Starter, judged: Sequence[tuple[str, Judgement]]) -> Choice | None:
-    """A new choice; None: somebody else was faster."""
+def _create(
+    own: Store, me: Starter, judged: Sequence[tuple[str, Judgement]], numbers: Sequence[int]
+) -> Choice | None:
+    """A new choice after those with ``numbers``; None: somebody else was faster."""
     best = newest(item for _, item in judged)
     place = next((_place(top, item) for top, item in judged if item is best), None)
-    numbers = _numbers(own)
     number = max(numbers, default=0) + 1
     choice = Choice(number, me.attempt, place, None if best is None else best.facts.step)
     body = {"version": VERSION, "attempt": choice.attempt, "place": choice.place, "step": choice.step}

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from allaboard.errors import StorageMissing
-from allaboard.storage.base import Entry, Store
+from allaboard.storage.base import Entry, Store, join
 from allaboard.text.untrusted import Limits, Unreadable, parse_json, show
 
 _LONGEST = 500
@@ -61,6 +61,11 @@ class Unit:
     def base(self) -> str:
         """The last level of the name."""
         return self.name.rpartition("/")[2]
+
+    @property
+    def path(self) -> str:
+        """The folder or the file that a library calls the checkpoint."""
+        return join(self.store.uri, self.name)
 
     def size(self, name: str) -> int:
         """Bytes of a file of the unit. Raises KeyError for a name that it has not."""

@@ -165,6 +165,10 @@ class Supervisor:
         self.adoption = _adoption(self.layout, plan)
         self.copies = _copies(self.layout, plan)
         self.handed: Handed | None = None
+        self.choice = 0
+        """How often a checkpoint was chosen for members that start."""
+        self.choice_of: dict[str, int] = {}
+        """Member -> the choice with which it started last."""
         self.doubts: tuple[Doubt, ...] = ()
         self.settling: TwoLooks | None = None
         """The looks at the members that have not ended with the others."""
@@ -498,7 +502,7 @@ class Supervisor:
         )
         try:
             files = self._write_files()
-            layout = self._layout_to_start(member, number)
+            layout = self._layout_to_start(member)
             step = None if self.handed is None or layout == self.layout else self.handed.step
             if step is not None and member.rank == 0:
                 with open_private(log, "a") as file:
@@ -535,15 +539,20 @@ class Supervisor:
             reports=member.rank == 0 and self.layout.inject,
         )
 
-    def _layout_to_start(self, member: Member, number: int) -> Layout:
-        """The layout with the newest whole checkpoint in it. Members that start together get the same one;
-        while others train nothing of theirs is moved. Raises StorageError.
+    def _layout_to_start(self, member: Member) -> Layout:
+        """The layout with the newest whole checkpoint in it. Members that start together, or one after the
+        other because the first one failed, get the same one; while others train nothing of theirs is moved.
+        Raises StorageError.
         """
         if self.adoption is None:
             return self.layout
-        others_live = bool(self.identities) or self.starting - {member.name}
-        if not (others_live and number == 0):
-            self.handed = handed = self.adoption.hand_over(move_aside=not others_live)
+        others_live = bool(self.identities) or bool(self.starting - {member.name})
+        before = self.choice_of.get(member.name, 0)
+        taken = self.handed if others_live and before < self.choice else None
+        if taken is None or before:
+            handed = self.adoption.hand_over(move_aside=not others_live, taken=taken)
+            self.choice += taken is None or handed.files != taken.files
+            self.handed = handed
             now = self.clock.now()
             for text in handed.moved:
                 self.operator.events.append(Event(now, "Warning", "TornCheckpoint", self.layout.run, text))
@@ -551,6 +560,7 @@ class Supervisor:
                 step = "" if handed.step is None else f" (step {handed.step})"
                 text = f"goes on from {handed.files}{step}"
                 self.operator.events.append(Event(now, "Normal", "Resumes", self.layout.run, text))
+        self.choice_of[member.name] = self.choice
         return with_checkpoint(self.layout, None if self.handed is None else self.handed.files)
 
     def _on_adopted(self, reports: list[Report], now: float) -> None:

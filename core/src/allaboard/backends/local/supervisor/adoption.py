@@ -59,11 +59,11 @@ class Adoption:
         self._start()
         return reports + self._wait(deadline)
 
-    def hand_over(self, *, move_aside: bool) -> Handed:
-        """The newest whole checkpoint of this run; without one that which the job says to start from. Raises
-        StorageError.
+    def hand_over(self, *, move_aside: bool, taken: Handed | None) -> Handed:
+        """The newest whole checkpoint of this run, or the one ``taken`` by members that wait for this one;
+        without any that which the job says to start from. Raises StorageError.
         """
-        return hand_over(self._places, self.saving.start_from, move_aside=move_aside)
+        return hand_over(self._places, self.saving.start_from, move_aside=move_aside, taken=taken)
 
     def _start(self) -> None:
         self._task = start_task(

@@ -25,6 +25,11 @@ _RICH = re.compile(
     r"(?P<times>(?:-?[\d:-]{4,12}\s*(?:•\s*)?){0,2})"
     r"(?:(?P<rate>\d[\d.]{0,20})\s?(?P<unit>it/s|s/it))?\s*(?P<rest>.*)$"
 )
+_RICH_OF_LIGHTNING = re.compile(
+    r"(?<=\d)\s[━╸╺\s]+(?P<n>\d{1,15})/(?P<total>\d{1,15}) (?P<times>\d+:\d\d:\d\d • [\d:-]{7,12})\s+"
+    r"(?P<rate>[\d.]{1,20})(?P<unit>it/s)\s*(?P<rest>.*)$"
+)
+"""Lightning's own columns, which it draws without a logger, too; a bar that has just begun is blank."""
 _WORDS = re.compile(r"[A-Za-z]+")
 _OF_TRAINING = frozenset({
     "train", "training", "trains", "pretrain", "pretraining", "finetune", "finetuning", "fine",
@@ -64,7 +69,7 @@ class Bar:
 
 def bar_of(text: str) -> Bar | None:
     """The bar of tqdm or rich that a line ends with."""
-    for shape in (_TQDM, _ENDLESS, _RICH):
+    for shape in (_TQDM, _ENDLESS, _RICH, _RICH_OF_LIGHTNING):
         match = shape.search(text)
         if match is None:
             continue
@@ -164,12 +169,6 @@ def _bar(text: str) -> Printed | None:
     if names & {"epoch", "epochs"} and not names & {"step", "steps", "batch", "batches", "iter", "iteration"}:
         return replace(printed, part=Part.EPOCH, per_epoch=False)
     return printed
-
-
-_RICH_OF_LIGHTNING = re.compile(
-    r"Epoch \d{1,9}/\d{1,9}\s+[━╸╺\s]+\d{1,15}/\d{1,15} \d+:\d\d:\d\d • [\d:-]{7,12} [\d.]+it/s"
-)
-"""Lightning's own columns, which it draws without a logger, too."""
 
 
 def _lightning(text: str) -> Printed | None:
