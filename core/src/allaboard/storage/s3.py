@@ -496,7 +496,7 @@ def _has_boto3() -> bool:
     try:
         import botocore.session  # noqa: F401
         from s3transfer.futures import TransferMeta
-    except ImportError:
+    except Exception:  # not installed, or broken in an image
         return False
     return hasattr(TransferMeta, "provide_object_etag")
 
