@@ -456,7 +456,7 @@ def _metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _object(headers: Mapping[str, str], tries: int) -> dict[str, Any]:
-    """What the headers of an answer say of an object."""
+    """The facts of an object, by the headers of an answer."""
     length, mark = headers.get("content-length", ""), "x-amz-meta-"
     if not length.isdigit():
         raise ResponseStreamingError("The server does not say how long the object is")

@@ -66,7 +66,7 @@ class Credentials:
         return keys
 
     def secrets(self) -> tuple[str, ...]:
-        """What no text may show."""
+        """The values that no text may show."""
         keys = self._keys
         return () if keys is None else tuple(filter(None, (keys.secret, keys.token, keys.access)))
 
@@ -146,13 +146,13 @@ def _of_role(settings: Settings) -> Keys:
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/xml"}
     answer = _asked(settings, place.rstrip("/") + "/", "POST", headers, urlencode(fields).encode())
     try:
-        found = parse_xml(answer.body).find("AssumeRoleWithWebIdentityResult", "Credentials")
+        document = parse_xml(answer.body).find("AssumeRoleWithWebIdentityResult", "Credentials")
     except Malformed as error:
         raise CredentialRetrievalError(f"{place}: {error}") from None
-    if found is None:
+    if document is None:
         raise CredentialRetrievalError(f"{place} answered without credentials")
     names = ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration")
-    return _keys(place, {name: found.text_of(name) for name in names}, "SessionToken")
+    return _keys(place, {name: document.text_of(name) for name in names}, "SessionToken")
 
 
 def _of_container(settings: Settings) -> Keys:

@@ -178,7 +178,7 @@ def _steps_here(places: Places) -> Iterator[int]:
 
 
 def _path_here(places: Places, bucket: Store, step: int) -> str | None:
-    """Where the folder has a step of the bucket whole already."""
+    """The path of a step of the bucket that the folder has whole already; None: it lacks it."""
     copy = next((item for item in list_checkpoints(bucket) if item.step == step), None)
     if copy is None:
         return None

@@ -136,7 +136,7 @@ def fetch_step(places: Places, source: Store, step: int, clock: Clock) -> Fetche
 
 
 def _judged(places: Places) -> tuple[list[Judgement], set[Path]]:
-    """What the folder has, and its paths."""
+    """The checkpoints of the folder, and their paths."""
     judged = [item for _, item in places.judged()]
     return judged, {path for item in judged for path in _paths(item.unit)}
 

@@ -40,11 +40,11 @@ _GROUP = re.compile(r"[^:,]+:(\d{1,6})")
 _MEMBER = re.compile(r"[a-z0-9][a-z0-9.-]{0,199}")
 
 
-def main(command: str, *words: str) -> int:
+def main(command: str, *arguments: str) -> int:
     from allaboard.errors import AllaboardError
 
     try:
-        return _start(*words) if command == "start" else _adopt(*words)
+        return _start(*arguments) if command == "start" else _adopt(*arguments)
     except AllaboardError as error:
         print(json.dumps({"error": str(error)}))
         return 1

@@ -212,7 +212,7 @@ class Keeper:
                 self._set_deadline(LONGEST_COPY if self._copies else longest)
 
     def _judge(self, status: int) -> None:
-        """What follows from the end of a process that adopts, or copies."""
+        """Decide on the next try, by the end of a process that copies."""
         if not self._copies or status == 0:
             self._failures, self._next = 0, 0.0
             return
@@ -249,8 +249,8 @@ def _start_adopting(here: str, environment: dict[bytes, bytes], mask: Any, again
         os._exit(127)
 
 
-def _arguments(here: str, *words: str) -> list[str]:
-    return [sys.executable, "-E", "-s", "-S", os.path.join(here, ARCHIVE), *words]
+def _arguments(here: str, *own: str) -> list[str]:
+    return [sys.executable, "-E", "-s", "-S", os.path.join(here, ARCHIVE), *own]
 
 
 def _grace(text: bytes) -> float:
