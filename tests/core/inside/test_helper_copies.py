@@ -200,6 +200,17 @@ def test_members_who_see_one_folder_get_the_same_of_it(
     assert not [e.key for e in open_store(uri, environ=moto.environ).entries("starts")]
 
 
+@pytest.mark.parametrize(("has_boto3", "agent"), [(True, "Boto"), (False, "allaboard")])
+def test_boto3_of_the_image_is_used_where_it_has_one(
+    old_python: Path, helper: Path, uri: str, moto: S3Server, has_boto3: bool, agent: str
+) -> None:
+    with between(moto, lambda _: None) as proxy:
+        python = None if has_boto3 else old_python
+        assert run(helper, COMMAND, pod(helper, uri, proxy.environ, python))[0] == 0
+    assert copied(uri, moto) == [2]
+    assert all(request.headers["User-Agent"].startswith(agent) for request in proxy.requests)
+
+
 def test_what_it_saves_at_sigterm_is_in_the_bucket(
     python: Path, helper: Path, uri: str, moto: S3Server
 ) -> None:

@@ -186,6 +186,19 @@ def test_the_endpoint_of_a_container_is_asked_again_before_its_keys_end(tmp_path
         credentials.keys()
 
 
+def test_no_proxy_sees_the_token_of_a_container() -> None:
+    keys = of_container(1, "2100-01-01T00:00:00Z")
+    with answering((200, keys)) as (place, _), answering((200, b"{}")) as (proxy, asked):
+        settings = {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": place,
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN": "secret",
+            "http_proxy": proxy,
+            "HTTP_PROXY": proxy,
+        }
+        assert asking(settings).keys().access == "AK1"
+    assert asked == []
+
+
 def test_a_server_that_is_slow_to_begin_is_asked_again(tmp_path: Path) -> None:
     with answering((500, b""), (200, of_container(1, "2100-01-01T00:00:00Z"))) as (place, asked):
         keys = asking({"AWS_CONTAINER_CREDENTIALS_FULL_URI": place}).keys()

@@ -29,7 +29,10 @@ _BY_SSHD = (
     "protocol there, and stacks of a hang are told by images with allaboard, where mpirun says "
     "-x ALLABOARD_RUN"
 )
-_NO_FOLDER = f"is no path, and {TEMPLATE!r} is the path of a folder; give a folder below a mount of storage"
+_NO_FOLDER = (
+    f"is no path, and {TEMPLATE!r} is one; say folder, too, the place into which the script saves, or give a "
+    "folder below a mount of storage"
+)
 _ELASTIC = (
     f"{TEMPLATE!r} cannot be filled in for an elastic gang, whose launchers start processes again by the "
     "words of their own start; take it out, and let the script look in $(ALLABOARD_CHECKPOINTS)"

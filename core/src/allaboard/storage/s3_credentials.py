@@ -168,7 +168,9 @@ def _of_container(settings: Settings) -> Keys:
     file = settings.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
     token = _token(file) if file else settings.get("AWS_CONTAINER_AUTHORIZATION_TOKEN")
     headers = {"Accept": "application/json", **({"Authorization": token} if token else {})}
-    answer = _asked(settings, place, "GET", headers, b"")
+    # It is beside the container: no proxy leads there, and none may see the token.
+    direct = {name: value for name, value in settings.items() if not name.lower().endswith("_proxy")}
+    answer = _asked(direct, place, "GET", headers, b"")
     try:
         body = parse_json(answer.body, spelling=False)
     except Unreadable as error:
