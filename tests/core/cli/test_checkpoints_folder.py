@@ -229,7 +229,46 @@ def test_what_contradicts_it(knows_folders: Terminal, uri: str) -> None:
     assert "checkpoints.every" in said.text and "checkpoints.hot" in said.text
 
 
-def test_on_a_cluster_it_is_an_objection(knows_folders: Terminal, uri: str) -> None:
+@pytest.mark.parametrize(
+    ("fields", "trouble"),
+    [
+        ({"elastic": {"min": 1, "max": 2}, "workers": 2}, "an elastic gang changes"),
+        ({"inject": "off"}, "without inject: off"),
+        ({"checkpoints": {"folder": "out"}, "code": ["train.py"]}, "give an absolute one"),
+        ({"checkpoints": {"folder": "/out", "uri": "/out/copies"}}, "lie one within the other"),
+        ({"framework": "mpi", "workers": 2}, "sshd starts in the workers"),
+    ],
+)
+def test_what_cannot_work_on_a_cluster_is_said(
+    knows_folders: Terminal, uri: str, fields: dict[str, Any], trouble: str
+) -> None:
     ab = knows_folders
-    said = ab("render", a_job(ab, uri, image="registry.lab/train:v3"))
-    assert said.code == 2 and "checkpoints.folder" in said.text and "on one machine alone" in said.text
+    saving = {"folder": "/out", **fields.pop("checkpoints", {})}
+    said = ab("render", a_job(ab, uri, saving, image="registry.lab/train:v3", **fields))
+    assert said.code == 2 and "checkpoints.folder" in said.text and trouble in said.text, said.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "has_credentials"),
+    [
+        ({}, False),
+        ({"environment": {"AWS_REGION": "eu-west-1"}}, False),
+        ({"secrets": [{"name": "store", "env": True}]}, True),
+        ({"service_account": "trainer"}, True),
+        ({"environment": {"AWS_SHARED_CREDENTIALS_FILE": "/aws/credentials"}}, True),
+    ],
+)
+def test_on_a_cluster_the_helper_is_told_where_copies_go(
+    knows_folders: Terminal, uri: str, fields: dict[str, Any], has_credentials: bool
+) -> None:
+    ab = knows_folders
+    job = a_job(ab, uri, {"folder": "/out/"}, image="registry.lab/train:v3", **fields)
+    said = ab("render", job, "--key", "k")
+    assert said.code == 0, said.text
+    assert ("the job names no credentials for it" in said.text) is not has_credentials
+    assert "ALLABOARD_HELP_COPIES" in said.text and f"value: {uri}/" in said.text
+    assert "ALLABOARD_HELP_SHARED" not in said.text and "value: /out/" in said.text
+    assert ab.environ["AWS_SECRET_ACCESS_KEY"] not in said.text
+    volume = [{"mount": "/out", "pvc": "out"}]
+    said = ab("render", a_job(ab, uri, {"folder": "/out"}, image="x/y:v3", storage=volume, **fields))
+    assert said.code == 0 and "ALLABOARD_HELP_SHARED" in said.text, said.text

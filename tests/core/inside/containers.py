@@ -46,9 +46,9 @@ def python_of(version: str) -> Path:
     pytest.skip(f"Python {version} is not in {PYENV}; pyenv install {version}")
 
 
-def mounted(folder: Path, *, checkpoints: bool = False) -> Path:
+def mounted(folder: Path, *, checkpoints: bool = False, copies: bool = False) -> Path:
     """The helper as its mount shows it, below ``folder``: nobody may write there."""
-    for path, content in helper_files("file", checkpoints).items():
+    for path, content in helper_files("file", checkpoints, copies).items():
         file = folder / "helper" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)

@@ -203,7 +203,9 @@ def test_the_grace_period_ends_the_last_look(helper: Path) -> None:
     slow = (
         zipfile.ZipFile(helper / ARCHIVE)
         .read("__main__.py")
-        .replace(b"def _adopt() -> int:\n", b"def _adopt() -> int:\n    time.sleep(60)\n")
+        .replace(
+            b"    from allaboard.checkpoints.foreign.adopting import adopt\n", b"    time.sleep(60)\n", 1
+        )
     )
     helper.chmod(0o755)
     archive = io.BytesIO((helper / ARCHIVE).read_bytes())

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from allaboard.storage import Store, open_store
+from allaboard.storage import Store, open_store, s3
 from tests.core.s3server import S3Server, s3_server
 from tests.core.storage.mounts import mounted
 
-ALL = ("disk", "moto", "rclone")
-EXCLUSIVE = ("disk", "moto")  # can create without replacing; rclone cannot
+PLAIN = "-without-boto3"
+ALL = ("disk", "moto", "rclone", f"moto{PLAIN}", f"rclone{PLAIN}")
+EXCLUSIVE = ("disk", "moto", f"moto{PLAIN}")  # can create without replacing; rclone cannot
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +29,9 @@ def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """A fresh store of the kind that the test's parameter names."""
     if request.param == "disk":
         return open_store(tmp_path / "store")
-    server: S3Server = request.getfixturevalue(request.param)
+    if request.param.endswith(PLAIN):
+        request.getfixturevalue("without_boto3")
+    server: S3Server = request.getfixturevalue(request.param.partition("-")[0])
     return open_store(f"s3://{server.make_bucket()}/a prefix/with-ümlaut+", environ=server.environ)
 
 
@@ -50,7 +54,18 @@ def exclusive_store(open_one: Store) -> Store:
 @pytest.fixture
 def kind(request: pytest.FixtureRequest) -> str:
     """What keeps the store of this test: "disk", "moto" or "rclone"."""
-    return str(request.node.callspec.params["open_one"])
+    return str(request.node.callspec.params["open_one"]).partition("-")[0]
+
+
+@pytest.fixture
+def without_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of the standard library alone, as where boto3 is not installed."""
+
+    def plain(environ: Mapping[str, str] | None) -> Any:
+        return s3._plain_client(os.environ if environ is None else environ)
+
+    monkeypatch.setattr(s3, "_boto3_client", plain)
+    monkeypatch.setattr(s3, "_clients", {})
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ ENDPOINT = "ALLABOARD_ENDPOINT"
 """Variable: ``off``, and no endpoint is opened."""
 CHECKPOINTS, ADOPT, FILL = "ALLABOARD_HELP_CHECKPOINTS", "adopt", "fill"
 """Variable: another library writes the checkpoints; and the command, or a variable, needs one."""
+COPIES, SHARED = "ALLABOARD_HELP_COPIES", "ALLABOARD_HELP_SHARED"
+"""Variables: the place that takes copies of them; ``on``: all members see the folder into which they go."""
 _PYTHON = re.compile(r"(.*/)?python(3(\.[0-9]+)?)?")
 _PLAIN_SHELL = re.compile(r"(.*/)?(sh|dash|ash)")
 _LEFT_ALONE = re.compile(r"(.*/)?sshd")

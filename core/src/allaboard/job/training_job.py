@@ -326,7 +326,7 @@ class Checkpoints(TypedDict, total=False):
         "folder",
         "the folder into which a script saves that knows no uri, relative to its working folder or absolute; "
         "whole checkpoints in it are copied to the uri while it trains, and the newest comes back before "
-        "a start elsewhere; on one machine alone",
+        "a start elsewhere",
         "out",
         "the script saves into the uri",
     ]

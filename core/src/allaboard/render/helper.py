@@ -29,7 +29,10 @@ _BY_SSHD = (
     "protocol there, and stacks of a hang are told by images with allaboard, where mpirun says "
     "-x ALLABOARD_RUN"
 )
-_NO_FOLDER = f"is no path, and {TEMPLATE!r} is the path of a folder; give a folder below a mount of storage"
+_NO_FOLDER = (
+    f"is no path, and {TEMPLATE!r} is one; say folder, too, the place into which the script saves, or give a "
+    "folder below a mount of storage"
+)
 _ELASTIC = (
     f"{TEMPLATE!r} cannot be filled in for an elastic gang, whose launchers start processes again by the "
     "words of their own start; take it out, and let the script look in $(ALLABOARD_CHECKPOINTS)"
@@ -38,6 +41,32 @@ _NO_HELPER = (
     f"{TEMPLATE!r} is filled in by the helper of members, which cannot stand before this command, or is off; "
     "say command, without inject: off, or take the word out"
 )
+_ELASTIC_COPIES = (
+    "is copied by rank 0's member, which an elastic gang changes while it trains; mount a volume, and give a "
+    "folder in it as checkpoints.uri with format: auto"
+)
+_MPI_COPIES = (
+    "is written by ranks that sshd starts in the workers, where nothing looks at it; give a folder below a "
+    "mount of storage that all members see"
+)
+_NO_COPIES = (
+    "is copied by the helper of members, which cannot stand before this command, or is off; say command, "
+    "without inject: off, or mount a volume, and give a folder in it as checkpoints.uri with format: auto"
+)
+_RELATIVE = (
+    "begins where members start, which is the folder of their code; give an absolute one that they can write "
+    "to, as below a mount of storage: [{mount: /out, empty_dir: disk}]"
+)
+_NO_CREDENTIALS = (
+    "is a bucket, and the job names no credentials for it; give them by secrets, environment or "
+    "service_account, unless the nodes or the default service account let every pod in"
+)
+_OF_CREDENTIALS = frozenset(
+    {
+        "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ROLE_ARN",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    }
+)  # fmt: skip
 _OF_NODE = (
     "in the network of the node the loopback is the node's, so that nothing answers Kubeflow's progress "
     "protocol"
@@ -56,14 +85,27 @@ def volume(name: str, files: Mapping[str, str], *, optional: bool) -> dict[str, 
 def keeps_checkpoints(layout: Layout) -> bool:
     """True if the helper knows the checkpoints of other libraries: those that lie in a folder."""
     saving = layout.saving
-    return saving is not None and saving.format is not None and "://" not in saving.uri
+    if saving is None or (saving.format is None and saving.folder is None):
+        return False
+    return "://" not in saving.saved_into
 
 
-def variables(layout: Layout, group: Group) -> dict[str, str]:
-    """Variables that tell the helper of a member what to do."""
+def copies_checkpoints(layout: Layout) -> bool:
+    """True if the helper copies what it knows to the uri."""
+    return layout.saving is not None and layout.saving.folder is not None
+
+
+def variables(layout: Layout, group: Group, *, is_shared: bool) -> dict[str, str]:
+    """Variables that tell the helper of a member what to do. ``is_shared``: all members see the folder of the
+    checkpoints.
+    """
     if not keeps_checkpoints(layout):
         return {}
-    return {helper.CHECKPOINTS: helper.FILL if _is_filled(group) else helper.ADOPT}
+    settings = {helper.CHECKPOINTS: helper.FILL if _is_filled(group) else helper.ADOPT}
+    if layout.saving is not None and copies_checkpoints(layout):
+        settings[helper.COPIES] = layout.saving.uri
+        settings |= {helper.SHARED: "on"} if is_shared else {}
+    return settings
 
 
 def _is_filled(group: Group) -> bool:
@@ -73,7 +115,7 @@ def _is_filled(group: Group) -> bool:
 def template_problems(layout: Layout, templates: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
     """Reasons for which ``{checkpoint}`` cannot be filled in. ``templates``: role -> pod template."""
     saving, filled = layout.saving, [group for group in layout.groups if _is_filled(group)]
-    if saving is None or saving.format is None or not filled:
+    if saving is None or (saving.format is None and saving.folder is None) or not filled:
         return
     if not keeps_checkpoints(layout):
         yield Problem("checkpoints.uri", f"{show(saving.uri)} {_NO_FOLDER}")
@@ -81,6 +123,46 @@ def template_problems(layout: Layout, templates: Mapping[str, Mapping[str, Any]]
         yield Problem("command", _ELASTIC)
     elif any(not _can_fill(layout, group, templates[group.role]) for group in filled):
         yield Problem("command", _NO_HELPER)
+
+
+def copy_problems(
+    layout: Layout,
+    templates: Mapping[str, Mapping[str, Any]],
+    trains: str,
+    *,
+    is_shared: bool,
+    code_folder: str,
+) -> Iterator[Problem]:
+    """Reasons for which the checkpoints of ``checkpoints.folder`` cannot be copied. ``templates``: role ->
+    pod template; ``trains``: the container that trains; ``is_shared``: as of `variables`; ``code_folder``:
+    that of shipped files, which cannot be written to.
+    """
+    saving = layout.saving
+    if saving is None or saving.folder is None:
+        return
+    at = "checkpoints.folder"
+    starts_elsewhere = layout.setup or any(
+        _main(template, trains).get("workingDir") == code_folder for template in templates.values()
+    )
+    if layout.elastic is not None:
+        yield Problem(at, _ELASTIC_COPIES)
+    elif layout.framework == "mpi" and not is_shared:
+        yield Problem(at, _MPI_COPIES)
+    elif any(not _can_fill(layout, group, templates[group.role]) for group in layout.groups):
+        yield Problem(at, _NO_COPIES)
+    if starts_elsewhere and not saving.folder.startswith("/"):
+        yield Problem(at, _RELATIVE)
+    if saving.uri.startswith("s3:") and not all(
+        _has_credentials(template, trains) for template in templates.values()
+    ):
+        yield Problem(at, f"{show(saving.uri)} {_NO_CREDENTIALS}", severity="warning")
+
+
+def _has_credentials(template: Mapping[str, Any], trains: str) -> bool:
+    """True if something of a pod may let it into a bucket."""
+    main = _main(template, trains)
+    named = {str(name) for name in _values(main.get("env"), "name")}
+    return bool(main.get("envFrom") or template["spec"].get("serviceAccountName") or named & _OF_CREDENTIALS)
 
 
 def _can_fill(layout: Layout, group: Group, template: Mapping[str, Any]) -> bool:

@@ -112,7 +112,18 @@ def render(
         specs = {group.role: template_of(group, {})["spec"] for group in layout.groups}
         plan = replace(plan, pods={role: _with_added(engine, spec) for role, spec in specs.items()})
     templates = {g.role: template_of(g, _gang_marks(plan, layout, g.role)) for g in layout.groups}
-    _raise_problems(job, [*helpers.template_problems(layout, templates)])
+    of_helper = [
+        *helpers.template_problems(layout, templates),
+        *helpers.copy_problems(
+            layout,
+            templates,
+            engine.CONTAINER,
+            is_shared=pod_template.has_shared_folder(job, layout),
+            code_folder=pod_template.CODE_FOLDER,
+        ),
+    ]
+    _raise_problems(job, of_helper)
+    problems += of_helper
     extras: list[Mapping[str, Any]] = []
     if files:
         extras.append(_config_map(labels.code_name(layout.name), facts, files, keys))
@@ -297,11 +308,10 @@ def _code_problems(files: Mapping[str, bytes]) -> Iterator[Problem]:
 def _place_problems(job: TrainingJob) -> Iterator[Problem]:
     """Places that would lie in one pod and vanish with it."""
     saving, data = job.get("checkpoints") or {}, job.get("data") or {}
-    if "folder" in saving:
+    folder, place = saving.get("folder"), saving.get("uri", "")
+    if folder is not None and (is_below(folder, place) or is_below(place, folder)):
         yield Problem(
-            "checkpoints.folder",
-            "is copied to the uri on one machine alone; on a cluster mount a volume, give a folder in it as "
-            "checkpoints.uri with format: auto, and let the script save into it",
+            "checkpoints.folder", f"{folder!r} and the uri lie one within the other; give two places"
         )
     hot = (saving.get("hot") or {}).get("folder")
     if hot is not None and not any(is_below(hot, s["mount"]) for s in job.get("storage", ())):

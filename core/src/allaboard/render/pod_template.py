@@ -203,7 +203,8 @@ def pod_template(
         whole = merged(whole, _named(pod, engine))
     whole = _without_idle_shm(whole)
     if helper_volume is not None:
-        whole = helper.with_helper(whole, engine.CONTAINER, helper_volume, helper.variables(layout, group))
+        settings = helper.variables(layout, group, is_shared=has_shared_folder(job, layout))
+        whole = helper.with_helper(whole, engine.CONTAINER, helper_volume, settings)
     return _with_restricted_others(whole, engine.CONTAINER) if restricted else whole
 
 
@@ -285,6 +286,14 @@ def _environment(layout: Layout, group: Group, engine: Shape) -> list[dict[str, 
         if variable["name"] == "ALLABOARD_MEMBER":
             variable["value"] = f"{group.role}-$(ALLABOARD_INDEX)"
     return [index, *written, *stated]
+
+
+def has_shared_folder(job: TrainingJob, layout: Layout) -> bool:
+    """True if all members see the folder from which checkpoints are copied."""
+    from allaboard.job.training_job import is_shared
+
+    saving = layout.saving
+    return saving is not None and saving.folder is not None and is_shared(job, saving.folder)
 
 
 def _secret_environment(job: TrainingJob, facts: ClusterFacts) -> dict[str, Any]:

@@ -13,7 +13,8 @@ an ignored condition looks like success, the first create in a bucket tries it o
 twice: a server that lets the second one pass is refused.
 
 **One client** per set of settings and process: clients are dear to make and safe to share between threads,
-not across a fork.
+not across a fork. It is boto3's where that is installed, else that of `allaboard.storage.s3_client`, which
+has the same methods: everything here holds for both.
 
 Uploads of a *client* that was killed leave parts that no listing shows and that cost money: give buckets
 the life-cycle rule AbortIncompleteMultipartUpload.
@@ -27,11 +28,12 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from allaboard.errors import (
     BadInput,
@@ -59,6 +61,8 @@ from allaboard.text.redaction import redact_text
 if TYPE_CHECKING:
     from s3transfer.manager import TransferManager
 
+    from allaboard.storage.s3_client import PlainClient
+
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0  # silence, not the length of a transfer
 ATTEMPTS = 4  # with pauses of up to 1, 2 and 4 seconds: after some two minutes a request gives up
@@ -78,7 +82,8 @@ class S3Store:
     @classmethod
     def at(cls, uri: str, environ: Mapping[str, str] | None = None) -> S3Store:
         """The store at ``s3://bucket/prefix``. `BadInput` when that names no bucket or no prefix."""
-        bucket, _, rest = uri.split(":", 1)[1].removeprefix("//").partition("/")
+        address = uri.split(":", 1)[1]
+        bucket, _, rest = address[2 if address.startswith("//") else 0 :].partition("/")
         prefix = rest.strip("/")
         if "@" in bucket:  # never repeat the probe
             raise BadInput(
@@ -123,7 +128,7 @@ class S3Store:
     def folders(self, prefix: str = "") -> list[str]:
         prefix = checked_prefix(prefix)
         names = (
-            self._short_key(item["Prefix"]).removesuffix("/").rpartition("/")[2]
+            self._short_key(item["Prefix"])[:-1].rpartition("/")[2]
             for page in self._pages(prefix, Delimiter="/")
             for item in page.get("CommonPrefixes", ())
         )
@@ -202,14 +207,7 @@ class S3Store:
     def _send(self, client: _Client, source: str | io.BytesIO, key: str, progress: Progress | None) -> None:
         mark = _new_marker()
         try:
-            with client.transfers() as transfers:
-                transfers.upload(
-                    source,
-                    self._bucket,
-                    self._full_key(key),
-                    extra_args={"Metadata": mark},
-                    subscribers=client.subscribers(progress),
-                ).result()
+            client.transfers.upload(source, self._bucket, self._full_key(key), mark, progress)
         except client.ClientError as error:
             completing = error.operation_name == "CompleteMultipartUpload"
             lost = completing and (_code(error) == "NoSuchUpload" or _status(error) >= 500)
@@ -221,13 +219,9 @@ class S3Store:
         if head is None:
             raise StorageMissing(f"{self._uri_of(key)}: there is no such object; {_LOOK}")
         with self._translate_errors(key, "reading") as client, disk.replace_on_success(path) as file:
-            with _translate_file_errors(path, "writing"), client.transfers() as transfers:
-                transfers.download(
-                    self._bucket,
-                    self._full_key(key),
-                    file,
-                    subscribers=client.subscribers(progress, head["ContentLength"], head.get("ETag")),
-                ).result()
+            with _translate_file_errors(path, "writing"):
+                where = (self._bucket, self._full_key(key))
+                client.transfers.download(*where, file, head["ContentLength"], head.get("ETag"), progress)
                 file.flush()
             got, size = os.fstat(file.fileno()).st_size, head["ContentLength"]
             if got != size:
@@ -237,14 +231,10 @@ class S3Store:
                 )
 
     def copy(self, source: str, key: str) -> None:
-        where = {"Bucket": self._bucket, "Key": self._full_key(checked_key(source))}
-        if self._head(source) is None:
+        if self._head(checked_key(source)) is None:
             raise StorageMissing(f"{self._uri_of(source)}: there is no such object; {_LOOK}")
-        with (
-            self._translate_errors(checked_key(key), "copying to") as client,
-            client.transfers() as transfers,
-        ):
-            transfers.copy(where, self._bucket, self._full_key(key)).result()
+        with self._translate_errors(checked_key(key), "copying to") as client:
+            client.transfers.copy(self._bucket, self._full_key(source), self._full_key(key))
 
     def delete(self, keys: Iterable[str]) -> None:
         wanted = [checked_key(key) for key in keys]
@@ -389,21 +379,53 @@ def _new_marker() -> dict[str, str]:
 
 @dataclass(eq=False)
 class _Client:
-    """The library's client with known facts about its server. Shared by all stores with the same settings."""
+    """A client with known facts about its server. Shared by all stores with the same settings. ``secrets``:
+    what is never to be shown, as it is now.
+    """
 
     s3: Any
+    transfers: _Boto3Transfers | PlainClient
     endpoint: str
-    secrets: tuple[str, ...]  # never to be shown
+    secrets: Callable[[], tuple[str, ...]]
     ClientError: Any
     broken_streams: tuple[type[Exception], ...]
     exclusive: dict[str, bool] = field(default_factory=dict)  # bucket -> honours If-None-Match
     seen: set[str] = field(default_factory=set)  # buckets that exist
 
-    def transfers(self) -> TransferManager:
+
+class _Boto3Transfers:
+    """Files by boto3's client, in parts beside each other."""
+
+    def __init__(self, s3: Any) -> None:
+        self._s3 = s3
+
+    def upload(
+        self,
+        source: str | io.BytesIO,
+        bucket: str,
+        key: str,
+        metadata: Mapping[str, str],
+        progress: Progress | None,
+    ) -> None:
+        with self._manager() as manager:
+            extra, watchers = {"Metadata": dict(metadata)}, _subscribers(progress)
+            manager.upload(source, bucket, key, extra_args=extra, subscribers=watchers).result()
+
+    def download(
+        self, bucket: str, key: str, file: Any, size: int, etag: str | None, progress: Progress | None
+    ) -> None:
+        with self._manager() as manager:
+            manager.download(bucket, key, file, subscribers=_subscribers(progress, size, etag)).result()
+
+    def copy(self, bucket: str, source: str, key: str) -> None:
+        with self._manager() as manager:
+            manager.copy({"Bucket": bucket, "Key": source}, bucket, key).result()
+
+    def _manager(self) -> TransferManager:
         from s3transfer.manager import TransferConfig, TransferManager
 
         return TransferManager(
-            self.s3,
+            self._s3,
             TransferConfig(
                 multipart_threshold=PART,
                 multipart_chunksize=PART,
@@ -414,22 +436,21 @@ class _Client:
             ),
         )
 
-    def subscribers(
-        self, progress: Progress | None, size: int | None = None, etag: str | None = None
-    ) -> list[Any]:
-        from s3transfer.subscribers import BaseSubscriber
 
-        class Watcher(BaseSubscriber):  # type: ignore[misc]
-            def on_queued(self, future: Any, **_: Any) -> None:
-                if size is not None:  # of a download: all pieces must be of the same object
-                    future.meta.provide_transfer_size(size)
-                    future.meta.provide_object_etag(etag)
+def _subscribers(progress: Progress | None, size: int | None = None, etag: str | None = None) -> list[Any]:
+    from s3transfer.subscribers import BaseSubscriber
 
-            def on_progress(self, future: Any, bytes_transferred: int, **_: Any) -> None:
-                if progress:
-                    progress(bytes_transferred)
+    class Watcher(BaseSubscriber):  # type: ignore[misc]
+        def on_queued(self, future: Any, **_: Any) -> None:
+            if size is not None:  # of a download: all pieces must be of the same object
+                future.meta.provide_transfer_size(size)
+                future.meta.provide_object_etag(etag)
 
-        return [Watcher()]
+        def on_progress(self, future: Any, bytes_transferred: int, **_: Any) -> None:
+            if progress:
+                progress(bytes_transferred)
+
+    return [Watcher()]
 
 
 _lock = threading.Lock()
@@ -465,18 +486,75 @@ def _forget_client(client: _Client) -> None:
 
 
 def _new_client(environ: Mapping[str, str] | None) -> _Client:
+    if _has_boto3():
+        return _boto3_client(environ)
+    return _plain_client(os.environ if environ is None else environ)
+
+
+def _has_boto3() -> bool:
+    """True if boto3 1.39 or later is installed; with an older one a download may mix two objects."""
     try:
-        from botocore import __version__, exceptions
-        from botocore.config import Config
+        import botocore.session  # noqa: F401
         from s3transfer.futures import TransferMeta
-    except ImportError as error:
-        raise StorageUnsupported(
-            "S3 stores need boto3, which is not installed for this Python; run: pip install boto3"
-        ) from error
-    if not hasattr(TransferMeta, "provide_object_etag"):  # without it a download may mix two objects
-        raise StorageUnsupported(
-            f"S3 stores need boto3 1.39 or newer, this Python has {__version__}; run: pip install -U boto3"
+    except Exception:  # not installed, or broken in an image
+        return False
+    return hasattr(TransferMeta, "provide_object_etag")
+
+
+def _plain_client(settings: Mapping[str, str]) -> _Client:
+    """A client of the standard library alone."""
+    from allaboard.storage import s3_errors
+    from allaboard.storage.s3_client import Limits, PlainClient
+    from allaboard.storage.s3_credentials import Credentials
+
+    _check_address(settings)
+    own = dict(settings)
+    tries = own.get("AWS_MAX_ATTEMPTS", "")
+    attempts = int(tries) if tries.isdigit() and 0 < int(tries[:4]) < 100 else ATTEMPTS
+    credentials = Credentials(own)
+    client = PlainClient(own, Limits(attempts, READ_SECONDS, PART, STREAM_ATTEMPTS), credentials)
+    with suppress(s3_errors.RequestFailed):  # a request says it
+        credentials.keys()
+    _check_blanks(credentials.secrets())
+    return _Client(
+        s3=client,
+        transfers=client,
+        endpoint=shown(client.endpoint),
+        secrets=credentials.secrets,
+        ClientError=s3_errors.ClientError,
+        broken_streams=(s3_errors.ReadTimeoutError, s3_errors.ResponseStreamingError),
+    )
+
+
+def _check_address(settings: Mapping[str, str]) -> None:
+    """Raises BadInput for an endpoint that is no URL."""
+    endpoint = settings.get("AWS_ENDPOINT_URL_S3") or settings.get("AWS_ENDPOINT_URL") or ""
+    try:
+        parts = urlsplit(endpoint)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if endpoint and (not is_address or not endpoint.isprintable() or " " in endpoint):
+        raise _bad_endpoint(endpoint)
+
+
+def _bad_endpoint(endpoint: str) -> BadInput:
+    return BadInput(
+        f"AWS_ENDPOINT_URL {shown(endpoint)!r} is not a server address; write it like http://127.0.0.1:9000"
+    )
+
+
+def _check_blanks(secrets: Iterable[str]) -> None:
+    if any(value != value.strip() for value in secrets):
+        raise StorageDenied(
+            "the S3 credentials begin or end with a blank or a line break, which no request can carry; write "
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN without it"
         )
+
+
+def _boto3_client(environ: Mapping[str, str] | None) -> _Client:
+    from botocore import exceptions
+    from botocore.config import Config
 
     settings = os.environ if environ is None else environ
     session, place = _session(environ)
@@ -495,22 +573,17 @@ def _new_client(environ: Mapping[str, str] | None) -> _Client:
         ignore_configured_endpoint_urls=True if environ is not None else None,
     )
     known = _secrets(session)
-    if any(value != value.strip() for value in known):
-        raise StorageDenied(
-            "the S3 credentials begin or end with a blank or a line break, which no request can carry; write "
-            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN without it"
-        )
+    _check_blanks(known)
     try:
         s3 = session.create_client("s3", config=config, **place)
     except ValueError as error:  # botocore's error for an endpoint that is no URL
         endpoint = settings.get("AWS_ENDPOINT_URL_S3") or settings.get("AWS_ENDPOINT_URL") or "of the profile"
-        raise BadInput(
-            f"AWS_ENDPOINT_URL {shown(endpoint)!r} is not a server address; write it like http://127.0.0.1:9000"
-        ) from error
+        raise _bad_endpoint(endpoint) from error
     return _Client(
         s3=s3,
+        transfers=_Boto3Transfers(s3),
         endpoint=shown(s3.meta.endpoint_url),
-        secrets=known,
+        secrets=lambda: known,
         ClientError=exceptions.ClientError,
         broken_streams=(
             exceptions.ReadTimeoutError,
@@ -563,12 +636,15 @@ def _secrets(session: Any) -> tuple[str, ...]:
 
 
 def _foreign_errors() -> tuple[type[BaseException], ...]:
+    from allaboard.storage.s3_errors import RequestFailed
+
     try:
         from botocore.exceptions import BotoCoreError, ClientError
         from s3transfer.exceptions import RetriesExceededError, S3DownloadFailedError, S3UploadFailedError
     except ImportError:
-        return ()
-    return (BotoCoreError, ClientError, RetriesExceededError, S3DownloadFailedError, S3UploadFailedError)
+        return (RequestFailed,)
+    own = (RetriesExceededError, S3DownloadFailedError, S3UploadFailedError)
+    return (RequestFailed, BotoCoreError, ClientError, *own)
 
 
 def _translate_client_error(error: BaseException) -> dict[str, Any]:
@@ -595,7 +671,7 @@ def _translated(error: BaseException, place: str, doing: str, client: _Client | 
     code = _code(error) or type(error).__name__
     retries = answer.get("ResponseMetadata", {}).get("RetryAttempts", 0)
     again = f" (tried {retries + 1} times)" if retries else ""
-    known = client.secrets if client else ()
+    known = client.secrets() if client else ()
     text = redact_text(code if message in ("", "Unknown") else f"{code}: {message}", known)
     where = f" at {client.endpoint}" if client else ""
     return kind(f"{place}: {text.rstrip('.')}{again} while {doing} it{where}; {advice}")

@@ -74,7 +74,7 @@ def sweep_scratch(base: Path, now: float) -> None:
     and nothing behind a link. Raises nothing: what cannot be removed stays.
     """
     with suppress(OSError):
-        for name in sorted({path.name.removesuffix(SUFFIX) for path in base.iterdir()}):
+        for name in sorted({_without_suffix(path.name) for path in base.iterdir()}):
             if _NAME.fullmatch(name):
                 with suppress(OSError):
                     _sweep_one(base / name, now)
@@ -96,6 +96,10 @@ def _sweep_one(folder: Path, now: float) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _without_suffix(name: str) -> str:
+    return name[: -len(SUFFIX)] if name.endswith(SUFFIX) else name
+
+
 def _base() -> Path | None:
     """The folder of all scratch folders of this user; None if another user has its name."""
     try:
@@ -111,10 +115,9 @@ def _base() -> Path | None:
 def _unlisted() -> Iterator[Path]:
     """A folder that no sweep will find, for when another user has the name of the usual one."""
     base = _temporary()
-    with (
-        translate_os_errors(base, "writing below"),
-        tempfile.TemporaryDirectory(prefix="allaboard-", dir=base) as folder,
-    ):
+    with translate_os_errors(base, "writing below"):
+        made = tempfile.TemporaryDirectory(prefix="allaboard-", dir=base)
+    with made as folder:
         yield Path(folder)
 
 

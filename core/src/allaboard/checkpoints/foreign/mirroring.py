@@ -22,7 +22,7 @@ from allaboard.checkpoints.collecting import copy_parts
 from allaboard.checkpoints.foreign import deepspeed
 from allaboard.checkpoints.foreign.adopting import Places, step_of_judgement
 from allaboard.checkpoints.foreign.handing import put_aside
-from allaboard.checkpoints.foreign.unit import Unit, Verdict
+from allaboard.checkpoints.foreign.unit import Judgement, Unit, Verdict
 from allaboard.checkpoints.holds import hold_checkpoint
 from allaboard.checkpoints.listing import (
     Torn,
@@ -47,11 +47,13 @@ Clock = Callable[[], float]
 @dataclass(frozen=True, slots=True)
 class Copied:
     """``checkpoint``: the newest of the folder, as it is in the bucket now; None: the folder has none.
-    ``passed``: steps that get no copy, because a newer checkpoint was there.
+    ``passed``: steps that get no copy, because a newer checkpoint was there. ``is_new``: the bucket lacked
+    it.
     """
 
     checkpoint: Checkpoint | None = None
     passed: tuple[int, ...] = ()
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def copy_newest(
         with suppress(StorageError):  # the next copy retires them
             prune(into, keep, best, clock())
         before = max((step for step in there if step < item.step), default=-1)
-        return Copied(copy, tuple(known.step for known in here[:-1] if known.step > before))
+        return Copied(copy, tuple(known.step for known in here[:-1] if known.step > before), True)
 
 
 def fetch_newest(places: Places, source: Store, clock: Clock) -> Fetched:
@@ -101,8 +103,7 @@ def fetch_newest(places: Places, source: Store, clock: Clock) -> Fetched:
     one. A checkpoint that stands in its way is moved aside. To be called while no member lives. Raises
     StorageError.
     """
-    judged = [item for _, item in places.judged()]
-    known = {path for item in judged for path in _paths(item.unit)}
+    judged, known = _judged(places)
     have = max((step_of_judgement(item)[0] for item in judged if item.verdict is Verdict.WHOLE), default=-1)
     have = max([have, *(c.step for c in list_checkpoints(places.own) if c.manifest.format is None)])
     notes: list[str] = []
@@ -119,6 +120,25 @@ def fetch_newest(places: Places, source: Store, clock: Clock) -> Fetched:
             continue
         return Fetched(files, item.step, (*notes,))
     return Fetched(notes=(*notes,))
+
+
+def fetch_step(places: Places, source: Store, step: int, clock: Clock) -> Fetched:
+    """As `fetch_newest`, exactly this step, whatever the folder has. Raises StorageError."""
+    item = next((item for item in list_checkpoints(source) if item.step == step), None)
+    if item is None:
+        raise StorageMissing(f"{source.uri}: step {step} is not there any more; see who else writes there")
+    notes: list[str] = []
+    try:
+        files = _fetch(source, item, places.own, _judged(places)[1], notes, clock)
+    except Corrupt as error:
+        raise StorageConflict(str(error)) from error
+    return Fetched(files, step, (*notes,))
+
+
+def _judged(places: Places) -> tuple[list[Judgement], set[Path]]:
+    """The checkpoints of the folder, and their paths."""
+    judged = [item for _, item in places.judged()]
+    return judged, {path for item in judged for path in _paths(item.unit)}
 
 
 def _copy(own: Store, item: Checkpoint, into: Store) -> Checkpoint:

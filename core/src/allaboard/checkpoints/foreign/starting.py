@@ -12,6 +12,9 @@ that.
 A number is created once, so that of several that choose at once one wins.
 
 The leader keeps to a choice that others took before it as long as that checkpoint is whole and `stands`.
+
+The choices lie where all members see them: in the run's folder on a shared disk, or in that of the bucket
+(`allaboard.checkpoints.foreign.copied`).
 """
 
 from __future__ import annotations
@@ -24,12 +27,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from allaboard.checkpoints.foreign.adopting import Places
-from allaboard.checkpoints.foreign.finding import newest, order
+from allaboard.checkpoints.foreign.finding import order
 from allaboard.checkpoints.foreign.handing import Handed, given, move_torn, stands
 from allaboard.checkpoints.foreign.unit import Judgement, Verdict
 from allaboard.checkpoints.manifest import checked_place
 from allaboard.checkpoints.names import STARTS
-from allaboard.errors import StorageConflict, StorageMissing
+from allaboard.errors import StorageConflict, StorageMissing, StorageUnsupported
 from allaboard.storage.base import Store, join, read_small
 from allaboard.text.untrusted import Unreadable, parse_json
 
@@ -74,27 +77,47 @@ def choose(places: Places, me: Starter, start_from: str | None, wait: Callable[[
     """The checkpoint with which this member starts, the same for all of its gang. ``wait``: waits a moment;
     False once the leader had its time. Raises StorageError.
     """
-    judged: list[tuple[str, Judgement]] | None = None
-    moved: tuple[str, ...] = ()
-    if me.leads:
+    moved: list[str] = []
+    own = places.own
+
+    def whole() -> Mapping[str, tuple[int, float]]:
         judged = [*places.judged()]
-        moved = tuple(move_torn(places, [item for _, item in judged]))
+        if me.leads:
+            moved.extend(move_torn(places, [item for _, item in judged]))
+        return {_place(top, item): order(item) for top, item in judged if item.verdict is Verdict.WHOLE}
+
+    choice = agree(own, me, whole, lambda choice: _is_there(own, choice), wait)
+    if choice.place is None:
+        return given(start_from, (*moved,))
+    return Handed(_path(own, choice.place), choice.step, (*moved,))
+
+
+def agree(
+    starts: Store,
+    me: Starter,
+    whole: Callable[[], Mapping[str, tuple[int, float]]],
+    is_there: Callable[[Choice], bool],
+    wait: Callable[[], bool],
+) -> Choice:
+    """The choice of this member's gang. ``starts``: where the choices are; ``whole``: place of each whole
+    checkpoint -> its order, as of `finding.order`; ``is_there``: whether this member can take a choice of
+    another one. Raises StorageError.
+    """
+    known: Mapping[str, tuple[int, float]] | None = whole() if me.leads else None
     for _ in range(_TRIES):
-        numbers = _numbers(places.own)
-        choice = _fresh_choice(places.own, me, numbers)
-        while judged is None and (choice is None or not _is_there(places.own, choice)):
+        numbers = _numbers(starts)
+        choice = _fresh_choice(starts, me, numbers)
+        while known is None and (choice is None or not is_there(choice)):
             if not wait():
-                judged = [*places.judged()]
-            numbers = _numbers(places.own)
-            choice = _fresh_choice(places.own, me, numbers)
-        if judged is not None and (choice is None or not _stands(choice, judged)):
-            choice = _create(places.own, me, judged, numbers)
+                known = whole()
+            numbers = _numbers(starts)
+            choice = _fresh_choice(starts, me, numbers)
+        if known is not None and (choice is None or not _stands(choice, known)):
+            choice = _create(starts, me, known, numbers)
         if choice is not None:
-            places.own.write(f"{STARTS}/{me.name}", b"%d" % choice.number)
-            if choice.place is None:
-                return given(start_from, moved)
-            return Handed(_path(places.own, choice.place), choice.step, moved)
-    raise StorageConflict(f"{join(places.own.uri, STARTS)}: others choose again and again; see who else runs")
+            starts.write(f"{STARTS}/{me.name}", b"%d" % choice.number)
+            return choice
+    raise StorageConflict(f"{join(starts.uri, STARTS)}: others choose again and again; see who else runs")
 
 
 def _fresh_choice(own: Store, me: Starter, numbers: Sequence[int]) -> Choice | None:
@@ -104,27 +127,31 @@ def _fresh_choice(own: Store, me: Starter, numbers: Sequence[int]) -> Choice | N
     return choice if choice is not None and choice.attempt == me.attempt else None
 
 
-def _stands(choice: Choice, judged: Sequence[tuple[str, Judgement]]) -> bool:
-    whole = {_place(top, item): order(item) for top, item in judged if item.verdict is Verdict.WHOLE}
+def _stands(choice: Choice, whole: Mapping[str, tuple[int, float]]) -> bool:
     if choice.place is None:
         return stands(None, whole.values())
     return choice.place in whole and stands(whole[choice.place], whole.values())
 
 
 def _create(
-    own: Store, me: Starter, judged: Sequence[tuple[str, Judgement]], numbers: Sequence[int]
+    starts: Store, me: Starter, whole: Mapping[str, tuple[int, float]], numbers: Sequence[int]
 ) -> Choice | None:
     """A new choice after those with ``numbers``; None: somebody else was faster."""
-    best = newest(item for _, item in judged)
-    place = next((_place(top, item) for top, item in judged if item is best), None)
+    place = max(whole, key=lambda known: whole[known], default=None)
+    step = None if place is None or whole[place][0] < 0 else whole[place][0]
     number = max(numbers, default=0) + 1
-    choice = Choice(number, me.attempt, place, None if best is None else best.facts.step)
+    choice = Choice(number, me.attempt, place, step)
     body = {"version": VERSION, "attempt": choice.attempt, "place": choice.place, "step": choice.step}
+    content = json.dumps(body).encode()
     try:
-        own.create(_key(number), json.dumps(body).encode())
+        starts.create(_key(number), content)
     except StorageConflict:
         return None
-    own.delete(_key(old) for old in numbers if old <= number - _KEPT)
+    except StorageUnsupported:  # of two that choose at the same moment, both may win
+        if starts.stat(_key(number)) is not None:
+            return None
+        starts.write(_key(number), content)
+    starts.delete(_key(old) for old in numbers if old <= number - _KEPT)
     return choice
 
 

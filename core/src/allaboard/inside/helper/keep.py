@@ -4,6 +4,9 @@ At each start of a container `begin` fills in ``{checkpoint}``. Around the comma
 passes on each signal, looks now and then at the folders in which the run saves, has what is whole adopted
 (`checkpoints`, a process that ends at once), looks once more when the command has ended, and ends as the
 command did. From a SIGTERM on all of that has the pod's grace period.
+
+With ``checkpoints.folder`` that process copies the newest into the bucket, too. One that fails is started
+again, later each time.
 """
 
 # ruff: noqa: PTH118, PTH120, SIM105  (modules that are slow to import)
@@ -30,7 +33,16 @@ LONGEST, LONGEST_AFTER_FAILURE = 600.0, 60.0
 MARGIN = 2.0
 """Seconds of the grace period that are left unused."""
 BEGINNING = 300.0
-"""Seconds that the choice of a checkpoint may take."""
+"""Seconds that the choice of a checkpoint may take, but for what is fetched: its bytes come or fail."""
+COPIES = b"ALLABOARD_HELP_COPIES"
+"""Variable: the place that takes copies of the checkpoints."""
+LONGEST_COPY = 3600.0
+"""Seconds that the end of a command waits for the copy of its last checkpoint."""
+NOT_COPIED = 75
+"""Exit code of the process that copies where another try may succeed."""
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
+"""Seconds until a copy that failed is tried again, doubling each time."""
+LAST_TRIES = 3
 _FAILED = "the checkpoints cannot be judged"
 _FAULTS = ("SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGABRT", "SIGSYS")
 """Signals that are never passed on: the kernel's to this process."""
@@ -51,13 +63,16 @@ def begin(
         "environment": {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
     }
     try:
+        log = os.dup(1)
         done = subprocess.run(
-            _arguments(here, "start"),
+            _arguments(here, "start", str(log)),
             input=json.dumps(given).encode(),
             capture_output=True,
-            timeout=BEGINNING,
+            timeout=None if COPIES in environment else BEGINNING,
             env=environment,
+            pass_fds=[log],
         )
+        os.close(log)
         if not done.stdout:
             raise Unfilled(
                 f"{_FAILED}: {done.stderr.decode('utf-8', 'replace').strip().rpartition(chr(10))[2]}"
@@ -96,8 +111,9 @@ def keep(here: str, become: Callable[[], None], environment: dict[bytes, bytes])
     keeper = Keeper(
         command,
         lambda: times_below(own, os.path.dirname(own)),
-        lambda: _start_adopting(here, environment, before),
+        lambda again: _start_adopting(here, environment, before, again),
         _grace(environment.get(b"ALLABOARD_GRACE", b"")),
+        COPIES in environment,
     )
     try:
         status = keeper.wait()
@@ -108,13 +124,20 @@ def keep(here: str, become: Callable[[], None], environment: dict[bytes, bytes])
 
 class Keeper:
     """Waits for a command and has its checkpoints adopted. ``look``: a value that changes when one is
-    written; ``adopt``: starts a process and returns its pid; ``grace``: seconds from SIGTERM to SIGKILL.
+    written; ``adopt``: starts a process and returns its pid, told whether the one before failed; ``grace``:
+    seconds from SIGTERM to SIGKILL; ``copies``: the process copies, too.
     """
 
     def __init__(
-        self, command: int, look: Callable[[], object], adopt: Callable[[], int], grace: float
+        self,
+        command: int,
+        look: Callable[[], object],
+        adopt: Callable[[bool], int],
+        grace: float,
+        copies: bool = False,
     ) -> None:
         self._command, self._look, self._adopt, self._grace = command, look, adopt, grace
+        self._copies, self._failures, self._next = copies, 0, 0.0
         self._adopter = 0
         self._seen: object = []
         self.status: int | None = None
@@ -127,17 +150,21 @@ class Keeper:
             now = time.monotonic()
             if self.status is not None and (self._adopter == 0 or now >= (self._deadline or 0)):
                 seen = self._look()
-                if self._adopter or seen == self._seen or now >= (self._deadline or 0):
+                is_over = self._adopter or now >= (self._deadline or 0) or self._failures >= LAST_TRIES
+                if is_over or seen == self._seen:
                     self._end_adopter()
+                    self._tell_of_copies()
                     return self.status
-                self._start(seen)
-            elif self._adopter == 0 and now >= due:
+                if now >= self._next:
+                    self._start(seen)
+            elif self._adopter == 0 and now >= max(due, self._next):
                 due = now + EVERY
                 if (seen := self._look()) != self._seen:
                     self._start(seen)
-            until = now + EVERY if self._adopter else due
+            until = now + EVERY if self._adopter else max(due, self._next)
             if self.status is not None:
                 until = self._deadline or now
+                until = until if self._adopter else min(until, max(now, self._next))
             heard = _signal.sigtimedwait(_signal.valid_signals(), max(0.05, until - time.monotonic()))
             if heard is not None:
                 self._hear(heard)
@@ -146,7 +173,7 @@ class Keeper:
     def _start(self, seen: object) -> None:
         self._seen = seen
         try:
-            self._adopter = self._adopt()
+            self._adopter = self._adopt(self._failures > 0)
         except OSError:  # no process is to be had; what has changed since is seen again
             self._seen = None if self.status is None else seen
 
@@ -177,16 +204,35 @@ class Keeper:
                 return
             if pid == self._adopter:
                 self._adopter = 0
+                self._judge(status)
             if pid == self._command:
                 self.status = status
-                self._set_deadline(LONGEST if status == 0 else LONGEST_AFTER_FAILURE)
+                self._failures, self._next = min(self._failures, 1), 0.0
+                longest = LONGEST if status == 0 else LONGEST_AFTER_FAILURE
+                self._set_deadline(LONGEST_COPY if self._copies else longest)
+
+    def _judge(self, status: int) -> None:
+        """Decide on the next try, by the end of a process that copies."""
+        if not self._copies or status == 0:
+            self._failures, self._next = 0, 0.0
+            return
+        self._seen = None
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failures)
+        self._failures, self._next = self._failures + 1, time.monotonic() + pause
+
+    def _tell_of_copies(self) -> None:
+        """Say that the last checkpoint is in no bucket, as a report line tells it."""
+        if self._copies and (self._adopter or self._failures):
+            text = "the last checkpoint of the folder is not copied yet; the next start with this folder does"
+            report = {"v": 1, "kind": "flag", "code": "checkpoints_not_copied", "text": text}
+            os.write(1, f"[allaboard] {json.dumps(report, separators=(',', ':'))}\n".encode())
 
     def _end_adopter(self) -> None:
         if self._adopter:
             os.kill(self._adopter, _signal.SIGKILL)
 
 
-def _start_adopting(here: str, environment: dict[bytes, bytes], mask: Any) -> int:
+def _start_adopting(here: str, environment: dict[bytes, bytes], mask: Any, again: bool) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -197,14 +243,14 @@ def _start_adopting(here: str, environment: dict[bytes, bytes], mask: Any) -> in
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(null, 2)
-        arguments = _arguments(here, "adopt")
+        arguments = _arguments(here, "adopt", *(["again"] if again else []))
         os.execve(arguments[0], arguments, environment)
     finally:
         os._exit(127)
 
 
-def _arguments(here: str, command: str) -> list[str]:
-    return [sys.executable, "-E", "-s", "-S", os.path.join(here, ARCHIVE), command]
+def _arguments(here: str, *own: str) -> list[str]:
+    return [sys.executable, "-E", "-s", "-S", os.path.join(here, ARCHIVE), *own]
 
 
 def _grace(text: bytes) -> float:

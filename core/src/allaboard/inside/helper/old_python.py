@@ -60,10 +60,10 @@ def without_possessive(pattern: str) -> str:
 
 def _with_possessive(plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
-    def compiled(pattern: Any, flags: int = 0) -> Any:
-        return plain(without_possessive(pattern) if isinstance(pattern, str) else pattern, flags)
+    def taking(pattern: Any, *rest: Any, **options: Any) -> Any:
+        return plain(without_possessive(pattern) if isinstance(pattern, str) else pattern, *rest, **options)
 
-    return compiled
+    return taking
 
 
 def complete() -> None:
@@ -82,4 +82,15 @@ def complete() -> None:
     if not hasattr(enum, "StrEnum"):
         enum.StrEnum = _StrEnum
         datetime.UTC = datetime.timezone.utc
-        re.compile = _with_possessive(re.compile)
+        for name in (
+            "compile",
+            "findall",
+            "finditer",
+            "fullmatch",
+            "match",
+            "search",
+            "split",
+            "sub",
+            "subn",
+        ):
+            setattr(re, name, _with_possessive(getattr(re, name)))

@@ -30,6 +30,8 @@ ENDPOINT = b"ALLABOARD_ENDPOINT"
 """Variable: ``off`` where the loopback is not the pod's own."""
 CHECKPOINTS = b"ALLABOARD_HELP_CHECKPOINTS"
 """Variable: ``adopt`` where another library writes them, ``fill`` where the command needs one, too."""
+COPIES = b"ALLABOARD_HELP_COPIES"
+"""Variable: the place that takes copies of them."""
 PATH = b"PYTHONPATH"
 NOT_FOUND, NOT_STARTED, NOT_FILLED = 127, 126, 1
 """Exit codes of a command that cannot be started: those of a shell; of one that cannot be filled in."""
@@ -46,8 +48,8 @@ def main(command):  # type: (List[bytes]) -> None
             pass
         if CHECKPOINTS in environment:
             command, environment = _with_checkpoint(command, environment)
-    elif environment.get(CHECKPOINTS) == b"fill":
-        _refuse(SWITCH.decode() + "=off" if is_known else "this Python is older than 3.8")
+    else:
+        _not_kept(environment, SWITCH.decode() + "=off" if is_known else "this Python is older than 3.8")
     _become(command, environment)
 
 
@@ -93,8 +95,7 @@ def _with_checkpoint(command, environment):
 
         command, environment, leads = keep.begin(here, command, environment)
     except Exception as error:
-        if environment.get(CHECKPOINTS) == b"fill":
-            _refuse(str(error))
+        _not_kept(environment, str(error))
         return command, environment
     try:
         if leads:
@@ -104,9 +105,14 @@ def _with_checkpoint(command, environment):
     return command, environment
 
 
-def _refuse(reason):  # type: (str) -> None
-    os.write(2, b"allaboard: {checkpoint} cannot be filled in: " + reason.encode("utf-8", "replace") + b"\n")
-    os._exit(NOT_FILLED)
+def _not_kept(environment, reason):  # type: (Dict[bytes, bytes], str) -> None
+    """End a command that needs a checkpoint; of any other tell that its checkpoints are not copied."""
+    is_filled = environment.get(CHECKPOINTS) == b"fill"
+    if is_filled or COPIES in environment:
+        trouble = b"{checkpoint} cannot be filled in" if is_filled else b"the checkpoints are not copied"
+        os.write(2, b"allaboard: " + trouble + b": " + reason.encode("utf-8", "replace") + b"\n")
+    if is_filled:
+        os._exit(NOT_FILLED)
 
 
 def _become(command, environment):  # type: (List[bytes], Dict[bytes, bytes]) -> None

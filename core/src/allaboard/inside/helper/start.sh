@@ -15,4 +15,7 @@ if [ "${ALLABOARD_HELP_CHECKPOINTS-}" = fill ]; then
     echo 'allaboard: {checkpoint} cannot be filled in: this image has no python3 on its PATH' >&2
     exit 1
 fi
+if [ -n "${ALLABOARD_HELP_COPIES-}" ]; then
+    echo 'allaboard: the checkpoints are not copied: this image has no python3 on its PATH' >&2
+fi
 exec "$@"

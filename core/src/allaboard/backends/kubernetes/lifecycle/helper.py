@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -33,14 +33,20 @@ _ARCHIVED = (
     "text/filenames", "text/printable", "text/redaction", "text/reportline", "text/units", "text/untrusted",
 )  # fmt: skip
 """Modules in the archive. They need what Python 3.8 has, or what `inside/helper/old_python.py` brings."""
-_NOT_IN_PODS = frozenset({"mirroring.py"})
+_OF_COPIES = (
+    "checkpoints/collecting", "checkpoints/flags", "checkpoints/foreign/copied",
+    "checkpoints/foreign/mirroring", "checkpoints/holds", "checkpoints/retention", "storage/locks",
+    "storage/s3", "storage/s3_client", "storage/s3_credentials", "storage/s3_errors", "storage/s3_http",
+    "storage/s3_signing", "storage/s3_xml", "storage/scratch",
+)  # fmt: skip
+"""Modules of jobs with ``checkpoints.folder`` alone."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 @cache
-def helper_files(hang_ask: str, checkpoints: bool = False) -> dict[str, bytes]:
+def helper_files(hang_ask: str, checkpoints: bool = False, copies: bool = False) -> dict[str, bytes]:
     """Path -> content. ``hang_ask``: how members are asked for their stacks; by exec what asks comes then.
-    ``checkpoints``: of a job whose checkpoints another library writes.
+    ``checkpoints``: of a job whose checkpoints another library writes; ``copies``: and are copied elsewhere.
     """
     places = {
         **_PLACES,
@@ -49,22 +55,23 @@ def helper_files(hang_ask: str, checkpoints: bool = False) -> dict[str, bytes]:
     }
     package = resources.files("allaboard")
     files = {path: package.joinpath(place).read_bytes() for path, place in places.items()}
-    return {**files, ARCHIVE: _archive(package)} if checkpoints else files
+    places_of_modules = (*_ARCHIVED, *(_OF_COPIES if copies else ()))
+    return {**files, ARCHIVE: _archive(package, places_of_modules)} if checkpoints else files
 
 
-def _archive(package: Traversable) -> bytes:
+def _archive(package: Traversable, places: Sequence[str]) -> bytes:
     """The same bytes for the same modules."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, content in sorted(_archived(package).items()):
+        for name, content in sorted(_archived(package, places).items()):
             archive.writestr(zipfile.ZipInfo(name, _DATE), content, zipfile.ZIP_DEFLATED, 9)
     return buffer.getvalue()
 
 
-def _archived(package: Traversable) -> dict[str, bytes]:
+def _archived(package: Traversable, places: Sequence[str]) -> dict[str, bytes]:
     """Path in the archive -> content. Packages are empty there, so that one module does not import all."""
     files = {name: package.joinpath(place).read_bytes() for name, place in _MAIN.items()}
-    for place in _ARCHIVED:
+    for place in places:
         for path in _modules(package, place):
             files[f"allaboard/{path}"] = package.joinpath(path).read_bytes()
     folders = {parent for path in files for parent in _parents(path)}
@@ -77,7 +84,8 @@ def _modules(package: Traversable, place: str) -> Iterator[str]:
         yield f"{place}.py"
         return
     for item in package.joinpath(folder).iterdir():
-        if item.name.endswith(".py") and not item.name.startswith("__") and item.name not in _NOT_IN_PODS:
+        is_of_copies = f"{folder}/{item.name[:-3]}" in _OF_COPIES
+        if item.name.endswith(".py") and not item.name.startswith("__") and not is_of_copies:
             yield f"{folder}/{item.name}"
 
 

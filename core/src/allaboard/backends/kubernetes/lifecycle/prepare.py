@@ -23,7 +23,7 @@ from allaboard.job.training_job import TrainingJob
 from allaboard.render import labels
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.render.compatibility import engine_for
-from allaboard.render.helper import keeps_checkpoints
+from allaboard.render.helper import copies_checkpoints, keeps_checkpoints
 from allaboard.render.manifests import Rendered, render
 from allaboard.runs.layout import Layout, lay_out
 
@@ -88,7 +88,9 @@ def prepare_attempt(
             launch=labels.launch_uid(plan.key, generation, attempt),
             spec_hash=plan.spec_hash,
             code=code,
-            helper=helper_files(layout.policy.hang_ask, keeps_checkpoints(layout)),
+            helper=helper_files(
+                layout.policy.hang_ask, keeps_checkpoints(layout), copies_checkpoints(layout)
+            ),
         )
     if errors or made is None:
         raise _as_one(plan.job.name, errors)
