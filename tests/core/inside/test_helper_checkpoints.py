@@ -433,5 +433,6 @@ def test_the_archive_is_the_same_each_time() -> None:
 
 def test_expressions_of_a_new_python_are_those_of_an_old_one() -> None:
     assert without_possessive(r"a++b*+c?+\++[+*+]{2}+x{1,3}+[^]+]+") == r"a+b*c?\++[+*+]{2}x{1,3}[^]+]+"
+    assert without_possessive(rb"(?:\xff\d++,)++") == rb"(?:\xff\d+,)+"
     secret = "token=abcdefghijklmnopqrstuvwxyz0123456789 --password hunter22 https://u:p4ssw0rd@host/x"
     assert "hunter22" not in redaction.redact_text(secret)

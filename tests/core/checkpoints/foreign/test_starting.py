@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from allaboard.checkpoints.foreign import Judgement, starting
+from allaboard.checkpoints.foreign import starting
 from allaboard.checkpoints.foreign.adopting import Places
 from allaboard.checkpoints.foreign.starting import Starter, began, choose
 from allaboard.storage import open_store
@@ -111,14 +112,14 @@ def test_another_attempt_chooses_anew(out: Path) -> None:
 
 def test_a_choice_that_another_makes_meanwhile_is_taken(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer(out, 4)
-    newest = starting.newest
+    create = starting._create
 
-    def meanwhile(judged: Iterable[Judgement]) -> Judgement | None:
-        monkeypatch.setattr(starting, "newest", newest)
+    def meanwhile(*arguments: Any) -> starting.Choice | None:
+        monkeypatch.setattr(starting, "_create", create)
         assert start(out, WORKER, at_once) == "checkpoint-4"
-        return newest(judged)
+        return create(*arguments)
 
-    monkeypatch.setattr(starting, "newest", meanwhile)
+    monkeypatch.setattr(starting, "_create", meanwhile)
     assert start(out, MASTER) == "checkpoint-4"
     assert len([*(out / "digits-1f0c9a77" / "starts").glob("*.json")]) == 1
 

@@ -36,8 +36,6 @@ DEEPEST = 4
 ASIDE = ".torn"
 """The ending of what was moved aside."""
 
-Order = tuple[int, float]
-"""Step and time of a checkpoint."""
 _DIGITS = re.compile(r"\d+")
 
 
@@ -107,7 +105,7 @@ def newest(judgements: Iterable[Judgement]) -> Judgement | None:
     return max((item for item in judgements if item.verdict is Verdict.WHOLE), key=order, default=None)
 
 
-def order(item: Judgement) -> Order:
+def order(item: Judgement) -> tuple[int, float]:
     """The order in which checkpoints are newer."""
     step = item.facts.step
     return (-1 if step is None else step, written(item.unit))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from allaboard.checkpoints.foreign import deepspeed, keras, trainer
 from allaboard.checkpoints.foreign.adopting import Places
-from allaboard.checkpoints.foreign.finding import ASIDE, Order, newest, order, written
+from allaboard.checkpoints.foreign.finding import ASIDE, newest, order, written
 from allaboard.checkpoints.foreign.unit import Judgement, Verdict
 from allaboard.checkpoints.listing import checkpoint_at
 from allaboard.errors import AllaboardError
@@ -45,7 +45,7 @@ def hand_over(
     moved = tuple(move_torn(places, judged)) if move_aside else ()
     if taken is not None:
         whole_ones = (item for item in judged if item.verdict is Verdict.WHOLE)
-        orders: dict[str | None, Order] = {item.unit.path: order(item) for item in whole_ones}
+        orders: dict[str | None, tuple[int, float]] = {item.unit.path: order(item) for item in whole_ones}
         is_given = taken.files == given(start_from).files
         if (is_given or taken.files in orders) and stands(orders.get(taken.files), orders.values()):
             return replace(taken, moved=moved)
@@ -55,10 +55,10 @@ def hand_over(
     return Handed(whole.unit.path, whole.facts.step, moved)
 
 
-def stands(chosen: Order | None, whole: Iterable[Order]) -> bool:
+def stands(chosen: tuple[int, float] | None, whole: Iterable[tuple[int, float]]) -> bool:
     """True if a choice holds for a member that starts after others took it: at most one whole checkpoint is
     newer. One more may have been in the making when they chose, and two say that the gang has trained on.
-    ``chosen``: None: no checkpoint of the run was there.
+    Both by step and time, as of `finding.order`. ``chosen``: None: no checkpoint of the run was there.
     """
     return sum(chosen is None or other > chosen for other in whole) < 2
 

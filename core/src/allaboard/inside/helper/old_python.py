@@ -53,15 +53,18 @@ def _without_slots(plain: Callable[..., Any]) -> Callable[..., Any]:
     return dataclass
 
 
-def without_possessive(pattern: str) -> str:
+def without_possessive(pattern: str | bytes) -> str | bytes:
     """An expression that finds the same, and may try longer."""
+    if isinstance(pattern, bytes):
+        return str(without_possessive(pattern.decode("latin-1"))).encode("latin-1")
     return _POSSESSIVE.sub(lambda match: match[1] or match[0], pattern)
 
 
 def _with_possessive(plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
     def taking(pattern: Any, *rest: Any, **options: Any) -> Any:
-        return plain(without_possessive(pattern) if isinstance(pattern, str) else pattern, *rest, **options)
+        is_text = isinstance(pattern, (str, bytes))
+        return plain(without_possessive(pattern) if is_text else pattern, *rest, **options)
 
     return taking
 
