@@ -83,8 +83,8 @@ def _started(here: str, given: bytes, environment: dict[bytes, bytes]) -> tuple[
     ends.
     """
     log, pipe = os.dup(1), subprocess.PIPE
-    words = _arguments(here, "start", str(log))
-    process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, pass_fds=[log])
+    command = _arguments(here, "start", str(log))
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, pass_fds=[log])
     os.close(log)
 
     def end(number: int, frame: object) -> None:
