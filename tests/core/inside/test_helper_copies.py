@@ -200,6 +200,18 @@ def test_members_who_see_one_folder_get_the_same_of_it(
     assert not [e.key for e in open_store(uri, environ=moto.environ).entries("starts")]
 
 
+def test_a_pod_that_has_to_go_while_it_fetches_goes_at_once(
+    old_python: Path, helper: Path, uri: str, moto: S3Server
+) -> None:
+    with between(moto, lambda _: "hang") as proxy:
+        process = start(helper, COMMAND, pod(helper, uri, proxy.environ, old_python))
+        wait_for(lambda: proxy.requests)
+        process.terminate()
+        out, errors = process.communicate(timeout=10)
+    assert process.returncode == 143 and "argv" not in out, out + errors
+    assert not [*pids_of(helper.parent)]
+
+
 @pytest.mark.parametrize(("has_boto3", "agent"), [(True, "Boto"), (False, "allaboard")])
 def test_boto3_of_the_image_is_used_where_it_has_one(
     old_python: Path, helper: Path, uri: str, moto: S3Server, has_boto3: bool, agent: str

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +112,9 @@ def test_a_bucket_is_addressed_as_boto3_addresses_it(settings: dict[str, str], b
 
 
 @contextmanager
-def answering(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[tuple[str, dict[str, str], bytes]]]]:
+def answering(
+    *answers: tuple[int, bytes], tls: ssl.SSLContext | None = None
+) -> Iterator[tuple[str, list[tuple[str, dict[str, str], bytes]]]]:
     """The address of a server that gives these answers, the last one again and again; what it was asked."""
     left, asked = [*answers], []
 
@@ -130,10 +134,12 @@ def answering(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[tuple[str
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}", asked
     finally:
         server.shutdown()
         server.server_close()
@@ -345,6 +351,49 @@ def test_a_proxy_is_asked_where_the_variables_name_one() -> None:
             a_client("http://store.invalid:9000", http_proxy=proxy, NO_PROXY=".invalid").list_objects_v2(
                 Bucket="bucket"
             )
+
+
+def test_only_a_certificate_that_is_trusted_counts(tmp_path: Path) -> None:
+    pem = tmp_path / "server.pem"
+    pem.write_bytes(a_certificate())
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(pem)
+    with answering((200, b""), tls=tls) as (place, asked):
+        a_client(place, AWS_CA_BUNDLE=str(pem)).put_object(Bucket="bucket", Key="x", Body=b"all aboard")
+        assert asked[0][1]["X-Amz-Content-SHA256"] == "UNSIGNED-PAYLOAD" and asked[0][2] == b"all aboard"
+        with pytest.raises(RequestFailed, match="SSL validation failed"):
+            a_client(place).put_object(Bucket="bucket", Key="x", Body=b"all aboard")
+    assert len(asked) == 1
+
+
+def a_certificate() -> bytes:
+    """One that a server at 127.0.0.1 signs itself, and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a test")])
+    alternative = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
+        .not_valid_after(datetime.now(UTC) + timedelta(days=1))
+        .add_extension(alternative, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    kind = serialization
+    secret = key.private_bytes(kind.Encoding.PEM, kind.PrivateFormat.PKCS8, kind.NoEncryption())
+    return secret + made.public_bytes(kind.Encoding.PEM)
+
+
+@pytest.mark.parametrize(("start", "length"), [(0, 5), (4, 6), (4, 100)])
+def test_no_more_is_read_than_was_asked_for(start: int, length: int) -> None:
+    """A server that knows no ranges answers with all of it."""
+    with answering((200, b"all aboard" + bytes(2**22))) as (place, _):
+        wanted = f"bytes={start}-{start + length - 1}"
+        answer = a_client(place).get_object(Bucket="bucket", Key="x", Range=wanted)
+        assert len(answer["Body"].read()) == start + length and "ContentRange" not in answer
 
 
 def test_certificates_that_cannot_be_read_are_said(tmp_path: Path) -> None:

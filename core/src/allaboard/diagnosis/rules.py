@@ -466,7 +466,8 @@ _FLAGS = {
     ),
     "checkpoints_not_copied": (
         "the newest checkpoint could not be copied to checkpoints.uri; it is tried again",
-        "the events say why (`allaboard events`): credentials, the bucket, the network, the disk",
+        "the events say why (`allaboard events`), on a cluster the log of rank 0: credentials, the bucket, "
+        "the network, the disk",
     ),
     "too_many_metrics": (
         "the script reports more metrics than are kept",

@@ -95,7 +95,7 @@ class PlainClient:
     def get_object(self, *, Bucket: str, Key: str, Range: str | None = None) -> dict[str, Any]:
         headers = {} if Range is None else {"Range": Range}
         stream, tries = self._answered("GetObject", "GET", Bucket, Key, headers=headers)
-        answer = {**_object(stream.headers, tries), "Body": _Body(stream)}
+        answer = {**_object(stream.headers, tries), "Body": _Body(stream, _last_byte(Range, stream.status))}
         if "content-range" in stream.headers:
             answer["ContentRange"] = stream.headers["content-range"]
         return answer
@@ -431,15 +431,33 @@ class _Sent:
 
 
 class _Body:
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    """A body of which ``most`` bytes are read at most; None: all."""
+
+    def __init__(self, stream: Stream, most: int | None) -> None:
+        self._stream, self._most = stream, most
 
     def read(self) -> bytes:
-        """All of it, which whoever asked has bounded."""
+        parts, size = [], 0
         try:
-            return self._stream.read()
+            while self._most is None or size < self._most:
+                part = self._stream.read(CHUNK if self._most is None else min(CHUNK, self._most - size))
+                if not part:
+                    break
+                parts.append(part)
+                size += len(part)
         finally:
             self._stream.close()
+        return b"".join(parts)
+
+
+def _last_byte(asked: str | None, status: int) -> int | None:
+    """The bytes of an answer that matter: those of the range, or all up to its end from a server that knows
+    no ranges. None: no end was asked for.
+    """
+    match = re.fullmatch(r"bytes=(\d+)-(\d+)", asked or "")
+    if match is None:
+        return None
+    return int(match[2]) + 1 - (int(match[1]) if status == 206 else 0)
 
 
 @contextmanager

@@ -83,7 +83,9 @@ class Credentials:
             "AWS_CONTAINER_CREDENTIALS_FULL_URI"
         ):
             return self._again(lambda: _of_container(settings))
-        raise NoCredentialsError("Unable to locate credentials")
+        raise NoCredentialsError(
+            "Unable to locate credentials; SSO, profiles of roles and a machine's metadata take boto3"
+        )
 
     def _again(self, ask: Callable[[], Keys]) -> Keys:
         for tries in range(1, TRIES):

@@ -63,21 +63,10 @@ def begin(
         "environment": {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
     }
     try:
-        log = os.dup(1)
-        done = subprocess.run(
-            _arguments(here, "start", str(log)),
-            input=json.dumps(given).encode(),
-            capture_output=True,
-            timeout=None if COPIES in environment else BEGINNING,
-            env=environment,
-            pass_fds=[log],
-        )
-        os.close(log)
-        if not done.stdout:
-            raise Unfilled(
-                f"{_FAILED}: {done.stderr.decode('utf-8', 'replace').strip().rpartition(chr(10))[2]}"
-            )
-        answer = json.loads(done.stdout)
+        output, errors = _started(here, json.dumps(given).encode(), environment)
+        if not output:
+            raise Unfilled(f"{_FAILED}: {errors.decode('utf-8', 'replace').strip().rpartition(chr(10))[2]}")
+        answer = json.loads(output)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise Unfilled(f"{_FAILED}: {error}") from None
     if "error" in answer:
@@ -87,6 +76,31 @@ def begin(
     filled = [os.fsencode(word) for word in answer["command"]]
     variables = {os.fsencode(name): os.fsencode(value) for name, value in answer["environment"].items()}
     return filled, variables, bool(answer["leads"])
+
+
+def _started(here: str, given: bytes, environment: dict[bytes, bytes]) -> tuple[bytes, bytes]:
+    """Output and errors of the process that fills in. At a SIGTERM nothing is started, and this process
+    ends.
+    """
+    log, pipe = os.dup(1), subprocess.PIPE
+    command = _arguments(here, "start", str(log))
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, pass_fds=[log])
+    os.close(log)
+
+    def end(number: int, frame: object) -> None:
+        process.kill()
+        os._exit(128 + number)
+
+    # A first process, for which no signal does anything by itself, would have all of the grace period pass.
+    before = _signal.signal(_signal.SIGTERM, end) if COPIES in environment else None
+    try:
+        return process.communicate(given, None if COPIES in environment else BEGINNING)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    finally:
+        if before is not None:
+            _signal.signal(_signal.SIGTERM, before)
 
 
 def keep(here: str, become: Callable[[], None], environment: dict[bytes, bytes]) -> None:
