@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from allaboard.backends.kubernetes.lifecycle.helper import ARCHIVE, helper_files
+from allaboard.backends.kubernetes.lifecycle.helper import helper_files
 from allaboard.checkpoints import list_checkpoints, verify
 from allaboard.inside.helper.old_python import without_possessive
+from allaboard.job.helper import ARCHIVE
 from allaboard.storage import open_store
 from allaboard.text import redaction
 from allaboard.text.reportline import decode

@@ -14,6 +14,8 @@ from typing import Any
 
 FOLDER = "/allaboard/helper"
 START, START_BY_SHELL = f"{FOLDER}/start.py", f"{FOLDER}/start.sh"
+ARCHIVE = "checkpoints.zip"
+"""File with modules of allaboard."""
 SHELL = "/bin/sh"
 BY_SHELL = '[ ! -r "$0" ] || . "$0"; exec "$@"'
 BY_PYTHON = (

@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from allaboard.errors import Problem
 from allaboard.job import gpus
+from allaboard.job.helper import ARCHIVE, FOLDER
 from allaboard.job.pod_defaults import (
     HOST_NETWORK,
     KEPT,
@@ -157,7 +158,7 @@ def pod_template(
     from allaboard.engines import mpi
     from allaboard.engines.mpijob import HOSTFILE
     from allaboard.runs.launchers import filled
-    from allaboard.runs.setup import prepared_in_pod
+    from allaboard.runs.setup import prepared_in_pod, reads_bucket
 
     command, args = filled(layout, group)
     setup = layout.setup
@@ -166,6 +167,8 @@ def pod_template(
             command = [*mpi.SSHD]
         elif group.role == mpi.LAUNCHER:
             setup = {**setup, "hostfile": HOSTFILE}
+    if helper_volume is not None and reads_bucket(setup):
+        setup = {**setup, "modules": f"{FOLDER}/{ARCHIVE}"}
     if setup and command:
         command, args = prepared_in_pod(setup, SETUP_FOLDER, [*command, *args]), []
     container = {

@@ -68,53 +68,6 @@ def git(folder, *words):
         name = "credential." + server + ".helper="
         start += ["-c", name, "-c", name + helper]
     return run(start + list(words), NO_CODE, env=environ)
-def signed(method, url, access, secret, region):
-    # Signature version 4 of a request without a body.
-    import hmac
-    from urllib.parse import urlsplit
-    now, parts = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), urlsplit(url)
-    empty = hashlib.sha256(b"").hexdigest()
-    headers = {"host": parts.netloc, "x-amz-date": now, "x-amz-content-sha256": empty}
-    if os.environ.get("AWS_SESSION_TOKEN"):
-        headers["x-amz-security-token"] = os.environ["AWS_SESSION_TOKEN"]
-    names = ";".join(sorted(headers))
-    lines = "".join(name + ":" + headers[name] + "\n" for name in sorted(headers))
-    request = "\n".join([method, parts.path, "", lines, names, empty])
-    scope = "/".join([now[:8], region, "s3", "aws4_request"])
-    digest = hashlib.sha256(request.encode()).hexdigest()
-    key = ("AWS4" + secret).encode()
-    for word in scope.split("/") + ["\n".join(["AWS4-HMAC-SHA256", now, scope, digest])]:
-        key = hmac.new(key, word.encode(), hashlib.sha256).digest()
-    credential = "AWS4-HMAC-SHA256 Credential=" + access + "/" + scope
-    headers["Authorization"] = credential + ", SignedHeaders=" + names + ", Signature=" + key.hex()
-    return headers
-def read_s3(place, to):
-    # For images without allaboard and boto3: by the keys in the environment.
-    import ssl
-    from urllib.error import HTTPError
-    from urllib.parse import quote
-    from urllib.request import Request, urlopen
-    variable = os.environ.get
-    access, secret = variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")
-    if not (place.startswith("s3://") and access and secret):
-        text = "is read by allaboard[s3], which this image does not have, or by AWS_ACCESS_KEY_ID"
-        fail(NO_CODE + ": " + place + " " + text + " and AWS_SECRET_ACCESS_KEY, which no secret gives")
-    region = variable("AWS_REGION") or variable("AWS_DEFAULT_REGION") or "us-east-1"
-    usual = "https://s3." + region + ".amazonaws.com"
-    server = variable("AWS_ENDPOINT_URL_S3") or variable("AWS_ENDPOINT_URL") or usual
-    url = server.rstrip("/") + "/" + quote(place[len("s3://"):], safe="/~")
-    trusted = ssl.create_default_context(cafile=variable("AWS_CA_BUNDLE"))
-    for pause in (1, 2, 4, 8, 0):
-        try:
-            headers = signed("GET", url, access, secret, region)
-            with urlopen(Request(url, headers=headers), timeout=60, context=trusted) as answer:
-                with open(to, "wb") as file:
-                    shutil.copyfileobj(answer, file)
-            return
-        except OSError as error:
-            if not pause or isinstance(error, HTTPError) and error.code < 500 and error.code != 429:
-                raise
-            time.sleep(pause)
 folder = os.getcwd()
 if "git" in given:
     url, commit, ref = given["git"], given["commit"], given.get("ref")
@@ -141,15 +94,15 @@ if "archive" in given:
             if "://" not in place:
                 shutil.copyfile(place, packed)
             else:
+                modules = given.get("modules", "")
+                if os.path.exists(modules) and sys.version_info >= (3, 8):
+                    sys.path.append(modules)
+                    if sys.version_info < (3, 11):
+                        __import__("old_python").complete()
+                from allaboard.storage import open_store
                 from pathlib import Path
-                try:
-                    import boto3
-                    from allaboard.storage import open_store
-                except ImportError:
-                    read_s3(place, packed)
-                else:
-                    above, _, name = place.rpartition("/")
-                    open_store(above).download(name, Path(packed))
+                above, _, name = place.rpartition("/")
+                open_store(above).download(name, Path(packed))
             with open(packed, "rb") as file:
                 digest = hashlib.sha256(file.read()).hexdigest()
             if digest != sha256:
@@ -157,6 +110,9 @@ if "archive" in given:
             with tarfile.open(packed) as tar:
                 tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
             os.remove(packed)
+        except ImportError:
+            text = "is read by allaboard, or by the helper and a Python 3.8 or later: this image has neither"
+            fail(NO_CODE + ": " + place + " " + text)
         except Exception as error:
             fail(NO_CODE + ": " + place + ": " + str(error)[:300])
         done(folder)
@@ -228,8 +184,15 @@ def archive_of(code: Mapping[str, Any]) -> str:
     return f"{code.get('store', PACKED).rstrip('/')}/{code['digest']}.tar.gz"
 
 
+def reads_bucket(setup: Mapping[str, Any]) -> bool:
+    """True if a member reads its code from a bucket."""
+    return "://" in setup.get("archive", "")
+
+
 def prepared(setup: Mapping[str, Any], folder: str, command: Sequence[str]) -> list[str]:
-    """The command of a member that prepares first, in ``folder``; the command itself where there is none."""
+    """The command of a member that prepares first, in ``folder``; the command itself where there is none.
+    ``modules`` of the setup: an archive with those that read a bucket, for an image without allaboard.
+    """
     if not setup or not command:
         return [*command]
     import hashlib

@@ -23,6 +23,7 @@ import pytest
 import allaboard
 from allaboard.backends import packing
 from allaboard.backends.base import Plan
+from allaboard.backends.kubernetes.lifecycle.helper import helper_files
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
@@ -30,6 +31,7 @@ from allaboard.backends.packing import pack, with_archive
 from allaboard.checking.job import check
 from allaboard.diagnosis.unreachable import is_unreachable
 from allaboard.errors import StorageUnreachable
+from allaboard.job.helper import ARCHIVE
 from allaboard.job.site import Site, place_on_cluster
 from allaboard.render.pod_template import SETUP_FOLDER
 from allaboard.runs.setup import TOKEN, prepared, setup_of
@@ -313,9 +315,9 @@ def test_other_bytes_than_were_packed_do_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough(but=("3.8",))
-@pytest.mark.parametrize("version", [None, "3.6", "3.8", "3.12"])
+@pytest.mark.parametrize("version", [None, "3.8", "3.12"])
 def test_a_bucket_is_a_store(tmp_path: Path, version: str | None) -> None:
-    """With a version: of an image that has neither allaboard nor boto3."""
+    """With a version: of an image that has neither allaboard nor boto3, by the modules of the helper."""
     with s3_server() as server:
         site = Site(store=f"s3://{server.make_bucket()}/team")
         job = a_job(tmp_path, code={"folder": "src"})
@@ -326,6 +328,11 @@ def test_a_bucket_is_a_store(tmp_path: Path, version: str | None) -> None:
         assert setup["archive"] == f"{site.store}/code/{digest}.tar.gz"
         python = sys.executable if version is None else str(python_of(version) / "bin" / "python3")
         more = {"python": python, "PYTHONPATH": "", **server.environ}
+        if version is not None:
+            done = start(setup, tmp_path / "without", "true", **more)
+            assert done.returncode == 1 and "is read by allaboard" in done.stderr, done.stderr
+            (tmp_path / ARCHIVE).write_bytes(helper_files("exec", bucket=True)[ARCHIVE])
+            setup["modules"] = str(tmp_path / ARCHIVE)
         done = start(setup, tmp_path / "own", "cat", "lib/version.py", **more)
         assert (done.returncode, done.stdout) == (0, "VERSION = 1\n"), done.stderr
         gone = {**setup, "archive": setup["archive"].replace("team", "other")}

@@ -15,6 +15,8 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
+from allaboard.job.helper import ARCHIVE
+
 _PLACES = {
     "start.sh": "inside/helper/start.sh",
     "start.py": "inside/helper/start.py",
@@ -24,29 +26,36 @@ _PLACES = {
 """Path in the mount -> path in the package."""
 _LISTENER = {"stacks.py": "backends/kubernetes/stacks/script.py"}
 _KEEPER = {"keep.py": "inside/helper/keep.py"}
-ARCHIVE = "checkpoints.zip"
 _MAIN = {"__main__.py": "inside/helper/checkpoints.py", "old_python.py": "inside/helper/old_python.py"}
-_ARCHIVED = (
-    "checkpoints/foreign/*", "checkpoints/hashing", "checkpoints/listing", "checkpoints/manifest",
-    "checkpoints/metrics", "checkpoints/names", "checkpoints/writers", "errors", "inside/context",
-    "job/homes", "runs/resume_template", "storage/__init__", "storage/base", "storage/disk",
-    "text/filenames", "text/printable", "text/redaction", "text/reportline", "text/units", "text/untrusted",
+_OF_STORES = (
+    "errors", "job/homes", "storage/__init__", "storage/base", "storage/disk", "text/filenames",
+    "text/printable", "text/redaction", "text/units", "text/untrusted",
+)  # fmt: skip
+_OF_BUCKETS = (
+    "storage/s3", "storage/s3_client", "storage/s3_credentials", "storage/s3_errors", "storage/s3_http",
+    "storage/s3_signing", "storage/s3_xml",
+)  # fmt: skip
+_OF_CHECKPOINTS = (
+    *_OF_STORES, "checkpoints/foreign/*", "checkpoints/hashing", "checkpoints/listing",
+    "checkpoints/manifest", "checkpoints/metrics", "checkpoints/names", "checkpoints/writers",
+    "inside/context", "runs/resume_template", "text/reportline",
+)  # fmt: skip
+_OF_COPIES = (
+    *_OF_BUCKETS, "checkpoints/collecting", "checkpoints/flags", "checkpoints/foreign/copied",
+    "checkpoints/foreign/mirroring", "checkpoints/holds", "checkpoints/retention", "storage/locks",
+    "storage/scratch",
 )  # fmt: skip
 """Modules in the archive. They need what Python 3.8 has, or what `inside/helper/old_python.py` brings."""
-_OF_COPIES = (
-    "checkpoints/collecting", "checkpoints/flags", "checkpoints/foreign/copied",
-    "checkpoints/foreign/mirroring", "checkpoints/holds", "checkpoints/retention", "storage/locks",
-    "storage/s3", "storage/s3_client", "storage/s3_credentials", "storage/s3_errors", "storage/s3_http",
-    "storage/s3_signing", "storage/s3_xml", "storage/scratch",
-)  # fmt: skip
-"""Modules of jobs with ``checkpoints.folder`` alone."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 @cache
-def helper_files(hang_ask: str, checkpoints: bool = False, copies: bool = False) -> dict[str, bytes]:
+def helper_files(
+    hang_ask: str, checkpoints: bool = False, copies: bool = False, bucket: bool = False
+) -> dict[str, bytes]:
     """Path -> content. ``hang_ask``: how members are asked for their stacks; by exec what asks comes then.
-    ``checkpoints``: of a job whose checkpoints another library writes; ``copies``: and are copied elsewhere.
+    ``checkpoints``: of a job whose checkpoints another library writes; ``copies``: and are copied elsewhere;
+    ``bucket``: of one whose code is in a bucket.
     """
     places = {
         **_PLACES,
@@ -55,8 +64,12 @@ def helper_files(hang_ask: str, checkpoints: bool = False, copies: bool = False)
     }
     package = resources.files("allaboard")
     files = {path: package.joinpath(place).read_bytes() for path, place in places.items()}
-    places_of_modules = (*_ARCHIVED, *(_OF_COPIES if copies else ()))
-    return {**files, ARCHIVE: _archive(package, places_of_modules)} if checkpoints else files
+    modules = (
+        *(_OF_CHECKPOINTS if checkpoints else ()),
+        *(_OF_COPIES if checkpoints and copies else ()),
+        *((*_OF_STORES, *_OF_BUCKETS) if bucket else ()),
+    )
+    return {**files, ARCHIVE: _archive(package, modules)} if modules else files
 
 
 def _archive(package: Traversable, places: Sequence[str]) -> bytes:

@@ -26,6 +26,7 @@ from allaboard.render.compatibility import engine_for
 from allaboard.render.helper import copies_checkpoints, keeps_checkpoints
 from allaboard.render.manifests import Rendered, render
 from allaboard.runs.layout import Layout, lay_out
+from allaboard.runs.setup import reads_bucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,10 @@ def prepare_attempt(
             spec_hash=plan.spec_hash,
             code=code,
             helper=helper_files(
-                layout.policy.hang_ask, keeps_checkpoints(layout), copies_checkpoints(layout)
+                layout.policy.hang_ask,
+                keeps_checkpoints(layout),
+                copies_checkpoints(layout),
+                reads_bucket(layout.setup),
             ),
         )
     if errors or made is None:
