@@ -139,8 +139,12 @@ if rank == 0 and begin == 0:
     save(4, whole=False)
 elif rank == 0:
     open("/out/again", "w").close()
+    while not os.path.exists("/out/both"):  # as in a rendezvous
+        time.sleep(0.2)
     for step in range(begin + 1, 7):
         save(step)
+elif begin:
+    open("/out/both", "w").close()
 while begin == 0:  # a gang that has lost a member
     time.sleep(0.2)
     if rank > 0 and os.path.exists("/out/again"):
