@@ -14,7 +14,8 @@ from tests.core.s3server import S3Server, s3_server
 from tests.core.storage.mounts import mounted
 
 PLAIN = "-without-boto3"
-ALL = ("disk", "moto", "rclone", f"moto{PLAIN}", f"rclone{PLAIN}")
+OTHER_SERVER = [pytest.param(name, marks=pytest.mark.thorough) for name in ("rclone", f"rclone{PLAIN}")]
+ALL = ("disk", "moto", f"moto{PLAIN}", *OTHER_SERVER)
 EXCLUSIVE = ("disk", "moto", f"moto{PLAIN}")  # can create without replacing; rclone cannot
 
 

@@ -56,7 +56,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_client, "pause", lambda _: 0.01)
 
 
-@pytest.fixture(params=["boto3", "plain"], autouse=True)
+@pytest.fixture(params=["boto3", pytest.param("plain", marks=pytest.mark.thorough)], autouse=True)
 def client(request: pytest.FixtureRequest) -> str:
     """Both clients keep every promise."""
     if request.param == "plain":
@@ -160,7 +160,7 @@ def test_a_profile_that_does_not_exist_is_said(rclone: S3Server) -> None:
         open_store("s3://bucket", environ=rclone.environ | {"AWS_PROFILE": "nowhere"}).read("x")
 
 
-@pytest.mark.thorough(but=("AccessDenied", "AuthorizationHeaderMalformed", "SomethingNew"))
+@pytest.mark.thorough(but=("boto3-AccessDenied", "boto3-AuthorizationHeaderMalformed", "boto3-SomethingNew"))
 @pytest.mark.parametrize(
     ("answer", "kind", "advice"),
     [
@@ -391,7 +391,7 @@ def only_first(answer: tuple[int, str] | str, times: int = 2) -> Decide:
     return decide
 
 
-@pytest.mark.thorough(but=("500",))
+@pytest.mark.thorough(but=("boto3-500",))
 @pytest.mark.parametrize(
     "answer", [(503, "SlowDown"), (500, "InternalError"), "drop"], ids=["503-slow-down", "500", "dropped"]
 )
