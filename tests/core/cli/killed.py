@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -70,14 +71,18 @@ class Killed:
     def logs(self) -> list[Path]:
         """Of rank 0, the first try first."""
         [last] = [Path(m.log) for m in self.terminal.seen(self.page).members if m.rank == 0 and m.log]
-        return sorted(last.parent.glob("*.log"), key=lambda path: [*map(int, re.findall(r"\d+", path.name))])
+        logs = last.parent.glob(f"{last.name.partition('.')[0]}.*.log")
+        return sorted(logs, key=lambda path: [*map(int, re.findall(r"\d+", path.name))])
 
     def job(self, lasts: int | None = None, **fields: Any) -> str:
-        """The files of the page; the name of its job's. ``lasts``: the number of steps, epochs or rounds."""
+        """The files of the page; the name of its job's. ``lasts``: the number of steps, epochs or rounds.
+        With several ``workers``: its job for two members, where it has one.
+        """
         text = (PAGES / f"{self.page}.md").read_text()
-        [job], [script] = _JOB.findall(text), _SCRIPT.findall(text)
-        made = {**yaml.safe_load(job), **fields}
-        made["command"] = [str(PYTHON), *made["command"][1:]]
+        jobs, [script] = _JOB.findall(text), _SCRIPT.findall(text)
+        made = {**yaml.safe_load(jobs[-1 if fields.get("workers", 1) > 1 else 0]), **fields}
+        program, *rest = made["command"]
+        made["command"] = [str(PYTHON.with_name(program)), *rest]
         if lasts is not None:
             [at] = [n for n, word in enumerate(made["command"]) if word in LASTS]
             made["command"][at + 1] = str(lasts)
@@ -85,10 +90,12 @@ class Killed:
         (self.terminal.folder / "train.py").write_text(script)
         return self.terminal.write("job.yaml", yaml.safe_dump(made, sort_keys=False))
 
-    def run(self, job: str, times: int, first: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, job: str, times: int, first: int = 0, ranks: Sequence[int] = (0,)
+    ) -> subprocess.CompletedProcess[str]:
         """Follow the run to its end, and kill: each second time while something is saved, else once a step is
         told. A machine may be so fast that the last kills come too late. ``first``: the step before which
-        nothing is killed.
+        nothing is killed; ``ranks``: those of the members that are killed, in turn.
         """
         moments = random.Random(self.seed)
         process = self.terminal.start("run", job, stderr=subprocess.STDOUT)
@@ -97,15 +104,17 @@ class Killed:
             seen = wait_for(partial(self._trains, number, process, None if in_a_save else first), PATIENCE)
             if process.poll() == 0:
                 break
+            [member] = [m for m in seen.members if m.rank == ranks[number % len(ranks)]]
+            marked = find_marked(seen.uid or "", member.name)  # a save may be shorter than the look for them
             if in_a_save:
                 self._until_something_is_saved(process)
-                time.sleep(moments.uniform(0, 0.01))
+                time.sleep(moments.uniform(0, 0.01) * moments.choice((0, 1)))
             else:
                 time.sleep(moments.uniform(0.05, 0.5))
-            member = moments.choice(seen.members)
-            killed = [
-                who for who in find_marked(seen.uid or "", member.name) if send_signal(who, signal.SIGKILL)
-            ]
+            killed = [who for who in marked if send_signal(who, signal.SIGKILL)]
+            if not killed:  # it has just been started when it was looked for
+                again = find_marked(seen.uid or "", member.name)
+                killed = [who for who in again if send_signal(who, signal.SIGKILL)]
             if not killed:  # it has come to its end meanwhile
                 break
             wait_for(lambda killed=killed: not any(_lives(who.pid) for who in killed))
