@@ -49,7 +49,9 @@ def add_report(progress: Progress, report: Report, now: float, own: str | None =
             progress = _as_printed(progress, report.printed)
         # Strictly less: one step may be reported twice, with a loss and then with an evaluation.
         back = progress.step is not None and step is not None and step < progress.step and not report.again
-        jumped = (progress.jumped or back) and not report.again
+        jumped = progress.jumped and not report.again
+        if back and step is not None:
+            jumped = goes_on(step)
         numbers = _read_numbers(fields)
         if jumped:
             numbers.pop(_SPEED, None)
@@ -97,8 +99,15 @@ def _as_printed(progress: Progress, format: str) -> Progress:
 def _paced(progress: Progress, step: int, now: float, anew: bool) -> Progress:
     """The progress with its speed since the first step that was read of this process."""
     start, speed = pace(() if anew else progress.pace_from, step, now)
-    told = {} if speed is None else _read_numbers({_SPEED: speed})
-    return replace(progress, pace_from=start, metrics=_with_metrics(progress.metrics, told))
+    metrics = {} if speed is None else _read_numbers({_SPEED: speed})
+    return replace(progress, pace_from=start, metrics=_with_metrics(progress.metrics, metrics))
+
+
+def goes_on(step: int) -> bool:
+    """True if a process whose first step comes before the last one of its run goes on from a checkpoint;
+    False: it begins from scratch.
+    """
+    return step > 1
 
 
 def pace(start: tuple[float, ...], step: int, now: float) -> tuple[tuple[float, ...], float | None]:

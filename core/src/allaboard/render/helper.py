@@ -30,8 +30,8 @@ _BY_SSHD = (
     "-x ALLABOARD_RUN"
 )
 _NO_FOLDER = (
-    f"is no path, and {TEMPLATE!r} is one; say folder, too, the place into which the script saves, or give a "
-    "folder below a mount of storage"
+    f"is no folder, and {TEMPLATE!r} is the path of a folder or a file; say folder, too, the place into which "
+    "the script saves, or give a folder below a mount of storage"
 )
 _ELASTIC = (
     f"{TEMPLATE!r} cannot be filled in for an elastic gang, whose launchers start processes again by the "

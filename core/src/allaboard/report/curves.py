@@ -69,13 +69,13 @@ def retold(few: Points, many: Points) -> bool:
     return all(x in known and _agree(y, known[x]) for x, y in few)
 
 
-def _agree(one: float, other: float) -> bool:
-    largest = max(abs(one), abs(other))
-    if one == other or not math.isfinite(largest):
-        return one == other
-    digits = max(_FEWEST_DIGITS, min(_digits(one), _digits(other)))
+def _agree(value: float, other: float) -> bool:
+    largest = max(abs(value), abs(other))
+    if value == other or not math.isfinite(largest):
+        return value == other
+    digits = max(_FEWEST_DIGITS, min(_digits(value), _digits(other)))
     unit = 10.0 ** (math.floor(math.log10(largest)) + 1 - digits)
-    return abs(one - other) <= unit * (0.5 + 1e-6)
+    return abs(value - other) <= unit * (0.5 + 1e-6)
 
 
 def _digits(value: float) -> int:

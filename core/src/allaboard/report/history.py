@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 from allaboard.checkpoints.manifest import STEP_FROM_EPOCH, STEP_FROM_TIME
 from allaboard.follow.printed import ProgressReader
 from allaboard.follow.printed.counting import SPEED
-from allaboard.follow.progress import pace
+from allaboard.follow.progress import goes_on, pace
 from allaboard.runs.observation import Measured
 from allaboard.runs.points import thin_out
 from allaboard.text.reportline import HANDED, Report, is_beginning
@@ -104,7 +104,7 @@ class History:
                 self.format, self.last_step = report.printed, step
             if step < self.last_step:  # a script that resumes without saying so, or trains once more
                 self._back_to(step - 1, time, resumed=not report.again)
-                self.pace_from, self.jumped = (), not report.again
+                self.pace_from, self.jumped = (), not report.again and goes_on(step)
             if self.jumped:
                 fields = self._paced(fields, step, time)
             self.last_step = step

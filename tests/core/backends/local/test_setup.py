@@ -310,7 +310,7 @@ def test_other_bytes_than_were_packed_do_not_run(tmp_path: Path) -> None:
     if (INSTALLERS / "python").exists():
         setup = {"archive": "s3://nowhere/a.tar.gz", "sha256": "0" * 64}
         done = start(setup, tmp_path / "own", "true", python=str(INSTALLERS / "python"), PYTHONPATH="")
-        assert done.returncode == 1 and "which this image does not have" in done.stderr
+        assert done.returncode == 1 and "this image has neither" in done.stderr
         assert "Traceback" not in done.stderr
 
 

@@ -166,7 +166,7 @@ class Supervisor:
         self.copies = _copies(self.layout, plan)
         self.handed: Handed | None = None
         self.choice = 0
-        """How often a checkpoint was chosen for members that start."""
+        """Number of the last choice of a checkpoint for members that start."""
         self.choice_of: dict[str, int] = {}
         """Member -> the choice with which it started last."""
         self.doubts: tuple[Doubt, ...] = ()
