@@ -178,6 +178,7 @@ def test_a_job_that_asks_for_more_than_the_pod_has_fails_and_says_how_to_ask_for
     assert "runs on CPU" in agreed["log"] or "it gets" in agreed["log"]
 
 
+@pytest.mark.thorough
 def test_bad_input_and_an_absent_bucket_are_said_and_leave_nothing(pods: Pods, job: dict[str, Any]) -> None:
     wrong = pods.run("train", job={**job, "wrokers": 2}, folder=str(JOBS))
     assert (wrong["code"], "did you mean 'workers'" in wrong["log"]) == (2, True)

@@ -33,6 +33,8 @@ from tests.provider.runs import only_run, stop, wait
 from tests.provider.test_train import HANGS, QUICK, RAISES, an_operator, deferred
 from tests.provider.test_triggers import fired
 
+pytestmark = pytest.mark.thorough
+
 SAVES = """
 import sys, time
 from allaboard.inside import Checkpointer, report, result
@@ -156,7 +158,6 @@ def test_a_next_try_elsewhere_has_the_run_stopped_and_resumes_when_it_has_ended(
     assert results[0]["progress"]["step"] == 6, "it did not resume from the checkpoint"
 
 
-@pytest.mark.thorough
 def test_a_host_that_is_gone_holds_the_next_try_no_longer_than_the_bound(
     hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +237,6 @@ def test_a_wait_for_another_host_is_told_at_once_and_then_once_a_minute(
     assert "4 min at most" in said[1][1]
 
 
-@pytest.mark.thorough(but=("{}-",))
 @pytest.mark.parametrize(
     ("settings", "seconds"),
     [
@@ -280,7 +280,6 @@ class ClearedStore(StateStore):
         super().set(key, value)
 
 
-@pytest.mark.thorough(but=("cleared",))
 @pytest.mark.parametrize("how", ["failed", "cleared"])
 def test_a_try_that_ended_there_is_not_waited_for(hosts: tuple[Host, Host], how: str) -> None:
     there, here = hosts
@@ -330,7 +329,6 @@ def made(folder: Path, text: str) -> str:
     return prepare(samples, folder / "shards", samples_per_shard=2).version_uri(str(folder / "shards"))
 
 
-@pytest.mark.thorough(but=("other",))
 @pytest.mark.parametrize("data", ["the same", "the same, a newer one beside it", "other"])
 def test_a_next_try_elsewhere_on_other_data_trains_from_scratch(
     hosts: tuple[Host, Host], tmp_path: Path, data: str
@@ -401,7 +399,6 @@ def test_a_result_that_was_not_accepted_there_is_handed_over_here(
         assert only_run().generation == 2
 
 
-@pytest.mark.thorough
 def test_a_store_that_is_lost_or_damaged_is_no_reason_to_fail(hosts: tuple[Host, Host]) -> None:
     _, here = hosts
     for value in ("words", {"run": "../x"}, {"run": 1, "uid": None}, ["a"], 7):

@@ -37,6 +37,8 @@ from allaboard_provider.triggerers import present
 from tests.provider.building import TaskInstance
 from tests.provider.runs import only_run, wait
 
+pytestmark = pytest.mark.thorough
+
 
 class Airflow:
     """A database with one task instance, ``train`` of ``nightly``."""
@@ -101,7 +103,6 @@ def minds(airflow: Airflow) -> Iterator[Reconciler]:
     minds.presence.close()
 
 
-@pytest.mark.thorough(but=("failed-running", "scheduled-success"))
 @pytest.mark.parametrize(
     ("state", "dag_run"),
     [("failed", "running"), ("success", "running"), ("skipped", "failed"), ("queued", "failed"),
@@ -119,7 +120,6 @@ def test_an_order_that_only_the_database_has_reaches_the_run(
     wait(lambda: state_of(only_run()).value == "stopped")
 
 
-@pytest.mark.thorough(but=("None", "deferred"))
 @pytest.mark.parametrize("state", ["deferred", "scheduled", "queued", "running", None])
 def test_a_hand_over_or_a_new_try_is_no_order(airflow: Airflow, minds: Reconciler, state: str | None) -> None:
     airflow.a_run()

@@ -30,7 +30,7 @@ def disk(tmp_path: Path) -> Store:
     return open_store(tmp_path / "runs" / "run-1")
 
 
-@pytest.fixture(params=["disk", "bucket"])
+@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.thorough)])
 def store(request: pytest.FixtureRequest) -> Store:
     """A run's folder, on a disk and in a bucket."""
     found: Store = request.getfixturevalue(request.param)

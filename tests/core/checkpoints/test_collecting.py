@@ -30,7 +30,7 @@ from tests.core.checkpoints.building import (
 from tests.core.s3server import Request, S3Server, between
 
 
-@pytest.fixture(params=["disk", "bucket"])
+@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.thorough)])
 def models(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """Where copies go."""
     if request.param == "disk":

@@ -9,6 +9,8 @@ import pytest
 
 from tests.core.cli.terminal import Terminal
 
+pytestmark = pytest.mark.thorough
+
 RESUMES = """
 import sys
 from allaboard.inside import Checkpointer, report, result
@@ -76,7 +78,6 @@ def test_a_script_that_never_meets_its_peers_is_flagged(ab: Terminal) -> None:
     assert flags(ab) == ["rendezvous_never_happened"]
 
 
-@pytest.mark.thorough
 def test_one_member_needs_no_rendezvous(ab: Terminal) -> None:
     assert ab("run", ab.job("print('alone')")).code == 0
     assert flags(ab) == []
@@ -97,7 +98,6 @@ for step in range(1, 10):
     assert said.code == 0 and "whole" in said.out, "what was saved before is untouched"
 
 
-@pytest.mark.thorough
 def test_a_store_that_dies_while_saving(ab: Terminal) -> None:
     from tests.core.s3server import s3_server
 
@@ -132,7 +132,6 @@ def test_a_member_that_is_killed_from_outside_is_said_to_be(ab: Terminal) -> Non
     assert "master-0's exit code: 137" in said.err
 
 
-@pytest.mark.thorough
 def test_a_program_that_vanishes_after_the_check(ab: Terminal) -> None:
     program = ab.folder / "trainer"
     program.write_text("#!/no/such/interpreter\n")

@@ -104,6 +104,7 @@ def test_every_command_knows_the_copies(knows_folders: Terminal, uri: str) -> No
     assert promoted.json["promoted"] and promoted.json["champion"]["step"] == 8
 
 
+@pytest.mark.thorough
 def test_adopt_says_what_the_folder_and_the_copies_hold(knows_folders: Terminal, uri: str) -> None:
     """Of a run by its name: the folder of its job is where its script saves."""
     ab = knows_folders

@@ -92,6 +92,7 @@ print("they go on", flush=True)
 """
 
 
+@pytest.mark.thorough
 def test_a_rank_that_evaluates_is_waited_for(here: LocalBackend, tmp_path: Path) -> None:
     environment = {"SECONDS": "20", "OMP_NUM_THREADS": "1"}
     here.launch(a_plan(tmp_path, EVALUATES, workers=2, environment=environment), Owner("test"))

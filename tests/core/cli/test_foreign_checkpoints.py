@@ -207,6 +207,7 @@ until(f"{first}.2", f"{other}.2")
 """
 
 
+@pytest.mark.thorough(but=("-model_1.json-1",))
 @pytest.mark.parametrize("first", ["0", "1"])
 @pytest.mark.parametrize(
     ("late", "expected"), [("", "model_1.json"), ("os.remove('out/model_1.json')", "model_2.json")]

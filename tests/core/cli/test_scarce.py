@@ -17,6 +17,7 @@ from tests.core.cli.terminal import Said, Terminal, finished, wait_for
 from tests.core.storage.mounts import AS_ROOT, mounted
 
 pytestmark = [
+    pytest.mark.thorough,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits are those of Linux"),
     pytest.mark.skipif(not AS_ROOT, reason="needs root to act as another user, and to mount"),
 ]
@@ -49,7 +50,6 @@ def within(ab: Terminal, user: int, limit: int, *words: str) -> Said:
     )
 
 
-@pytest.mark.thorough(but=("True-2", "False-1"))
 @pytest.mark.parametrize("limit", [1, 2, 3])
 @pytest.mark.parametrize("as_json", [False, True])
 def test_no_more_processes(ab: Terminal, limit: int, as_json: bool) -> None:
@@ -86,7 +86,6 @@ def test_no_proc(ab: Terminal, no_proc: Terminal) -> None:
     assert ab.runs() == [] and no_proc("list").code == 0 and no_proc("check", job).code == 0
 
 
-@pytest.mark.thorough
 def test_a_run_is_stopped_and_deleted_where_proc_is_missing(ab: Terminal, no_proc: Terminal) -> None:
     assert ab("run", ab.job("", command=LONG, workers=2), "--detach").code == 0
     wait_for(lambda: {m.phase for m in ab.seen().members} == {"running"})
@@ -97,7 +96,6 @@ def test_a_run_is_stopped_and_deleted_where_proc_is_missing(ab: Terminal, no_pro
     assert members and not any(Path(f"/proc/{pid}/environ").exists() for pid in members)
 
 
-@pytest.mark.thorough(but=("4",))
 @pytest.mark.parametrize("inodes", [2, 4, 6])
 def test_a_pool_without_inodes(ab: Terminal, tmp_path: Path, inodes: int) -> None:
     """The run waits, and says why, until there is room, or it is stopped."""
@@ -114,7 +112,6 @@ def test_a_pool_without_inodes(ab: Terminal, tmp_path: Path, inodes: int) -> Non
         assert ab("stop", "digits").code == 0 and ab.seen().stopped
 
 
-@pytest.mark.thorough(but=("8", "16"))
 @pytest.mark.parametrize("inodes", [2, 5, 8, 12, 16])
 def test_a_home_without_inodes(ab: Terminal, tmp_path: Path, inodes: int) -> None:
     place = tmp_path / "small"

@@ -148,6 +148,7 @@ def test_py_spy_reads_the_script_and_not_the_endpoint(helper: Path, tmp_path: Pa
         process.communicate("")
 
 
+@pytest.mark.thorough(but=("3.8",))
 def test_who_is_asked_by_a_file_answers_in_its_log(python: Path, helper: Path, tmp_path: Path) -> None:
     asked = tmp_path / "asked"
     (tmp_path / "stands.py").write_text(STANDS)

@@ -96,6 +96,7 @@ def copied(uri: str, moto: S3Server) -> list[int]:
     return steps
 
 
+@pytest.mark.thorough(but=("3.8",))
 def test_a_pod_on_another_node_goes_on_from_the_bucket(
     python: Path, helper: Path, uri: str, moto: S3Server, tmp_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ def test_torn_in_the_folder_and_half_copied_in_the_bucket(
     assert copied(uri, moto) == [2, 4], "the damaged copy was replaced by the new step 4"
 
 
+@pytest.mark.thorough
 def test_all_members_start_with_the_copy_that_rank_0_chose(
     old_python: Path, helper: Path, uri: str, moto: S3Server, tmp_path: Path
 ) -> None:
@@ -183,6 +185,7 @@ def test_all_members_start_with_the_copy_that_rank_0_chose(
     assert (workers[1].parent / "out" / "checkpoint-6.torn").exists()
 
 
+@pytest.mark.thorough
 def test_members_who_see_one_folder_get_the_same_of_it(
     old_python: Path, helper: Path, uri: str, moto: S3Server
 ) -> None:
@@ -212,6 +215,7 @@ def test_a_pod_that_has_to_go_while_it_fetches_goes_at_once(
     assert not [*pids_of(helper.parent)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("has_boto3", "agent"), [(True, "Boto"), (False, "allaboard")])
 def test_boto3_of_the_image_is_used_where_it_has_one(
     old_python: Path, helper: Path, uri: str, moto: S3Server, has_boto3: bool, agent: str
@@ -223,6 +227,7 @@ def test_boto3_of_the_image_is_used_where_it_has_one(
     assert all(request.headers["User-Agent"].startswith(agent) for request in proxy.requests)
 
 
+@pytest.mark.thorough(but=("3.8",))
 def test_what_it_saves_at_sigterm_is_in_the_bucket(
     python: Path, helper: Path, uri: str, moto: S3Server
 ) -> None:
@@ -236,6 +241,7 @@ def test_what_it_saves_at_sigterm_is_in_the_bucket(
     assert f"copies to {uri} fall behind the training: no copy of step 2" in out
 
 
+@pytest.mark.thorough
 def test_a_copy_with_other_bytes_is_passed_over(
     old_python: Path, helper: Path, uri: str, moto: S3Server, tmp_path: Path
 ) -> None:
@@ -263,6 +269,7 @@ def test_as_pid_1_of_any_user_on_a_read_only_root(python: Path, helper: Path, tm
     assert [item.step for item in list_checkpoints(open_store(folder / "copies" / RUN))] == [2]
 
 
+@pytest.mark.thorough
 def test_a_bucket_that_does_not_answer_ends_no_training_and_is_told(
     old_python: Path, helper: Path, uri: str
 ) -> None:

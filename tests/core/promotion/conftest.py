@@ -10,7 +10,7 @@ from allaboard.storage.base import Store
 from tests.core.s3server import S3Server
 
 
-@pytest.fixture(params=["disk", "bucket"])
+@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.thorough)])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Where promotions are kept, on a disk and in a bucket."""
     if request.param == "disk":

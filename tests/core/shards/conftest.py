@@ -12,7 +12,7 @@ from allaboard.storage import Store, open_store
 from tests.core.s3server import S3Server
 
 
-@pytest.fixture(params=["disk", "s3"])
+@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.thorough)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty place for a data set, on a disk and in a bucket."""
     if request.param == "disk":

@@ -30,7 +30,7 @@ _BY_SSHD = (
     "-x ALLABOARD_RUN"
 )
 _NO_FOLDER = (
-    f"is no folder, and {TEMPLATE!r} is the path of a folder or a file; say folder, too, the place into which "
+    f"is no folder, and {TEMPLATE!r} is the path of a folder or a file; say folder, too, the place where "
     "the script saves, or give a folder below a mount of storage"
 )
 _ELASTIC = (

@@ -21,6 +21,8 @@ from tests.core.backends.local.helpers import a_plan, ended, processes_of, super
 from tests.core.backends.local.test_backend import ME, SLEEP, running, text
 from tests.core.s3server import S3Server, s3_server
 
+pytestmark = pytest.mark.thorough
+
 SAVES = """
 import os
 from allaboard.inside import Checkpointer, report
@@ -79,7 +81,6 @@ def test_a_corrupted_newest_checkpoint_is_passed_over_with_a_word(
     assert second.seen.progress.resumed_from == 2 and second.summary["progress"]["lost_steps"] == 1
 
 
-@pytest.mark.thorough
 def test_weights_to_start_from_are_explicit_and_recorded(backend: LocalBackend, folder: Path) -> None:
     first = run(backend, folder, checkpoints={"uri": "out"}, key="one")
     parent = first.summary["checkpoints"]["latest"]
@@ -137,7 +138,6 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.mark.thorough
 def test_a_training_resumes_from_a_bucket(backend: LocalBackend, folder: Path, s3: S3Server) -> None:
     backend.environ |= s3.environ
     fields = {"checkpoints": {"uri": f"s3://{s3.make_bucket()}/ml"}, "key": "same"}
@@ -160,7 +160,6 @@ def test_a_bucket_that_is_not_there_is_said_before_a_start(
     assert list(backend.runs.glob("*")) == []
 
 
-@pytest.mark.thorough
 def test_an_endpoint_that_dies_while_training(backend: LocalBackend, folder: Path) -> None:
     with s3_server("moto") as server:
         backend.environ |= server.environ
@@ -178,7 +177,6 @@ def test_an_endpoint_that_dies_while_training(backend: LocalBackend, folder: Pat
 # Slots.
 
 
-@pytest.mark.thorough
 def test_members_get_gpus_of_their_own_also_across_runs(backend: LocalBackend, folder: Path) -> None:
     backend.environ |= {"ALLABOARD_GPUS": "0,1,2"}
     script = "import os, time\nprint(os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\ntime.sleep(600)\n"
@@ -213,7 +211,6 @@ def test_an_elastic_gang_starts_at_its_least_and_grows(backend: LocalBackend, fo
     running(backend, gang.run)
 
 
-@pytest.mark.thorough(but=("stop-both", "kill-supervisor"))
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 @pytest.mark.parametrize("which", [(0,), (1,), (0, 1)], ids=["supervisor", "keeper", "both"])
 @pytest.mark.parametrize("how", ["stop", "kill", "delete"])

@@ -26,6 +26,8 @@ from tests.core.backends.local.helpers import a_plan, ended, processes_of, wait_
 from tests.core.backends.local.test_backend import ME, QUICK, SLEEP, running
 from tests.core.cli.terminal import Terminal, a_terminal
 
+pytestmark = pytest.mark.thorough
+
 
 def _wrong(field: str, value: object) -> Callable[[RunFolder], None]:
     def damage(run: RunFolder) -> None:
@@ -89,7 +91,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalBacke
         yield backend, ab
 
 
-@pytest.mark.thorough(but=("half a record", "no record", "a link", "half a state"))
 @pytest.mark.parametrize("how", DAMAGES)
 def test_one_damaged_run_is_told_and_stands_in_nobodys_way(
     place: tuple[LocalBackend, Terminal], tmp_path: Path, how: str

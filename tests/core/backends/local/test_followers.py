@@ -104,6 +104,7 @@ def test_an_orchestrated_run_that_nobody_follows_ends_and_its_next_try_resumes(
     assert (again.run, again.attempt, again.adopted) == (handle.run, 2, False)
 
 
+@pytest.mark.thorough
 def test_an_orchestrated_run_without_a_further_try_lives_no_longer_than_the_bound(
     backend: LocalBackend, folder: Path
 ) -> None:

@@ -34,7 +34,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-@pytest.fixture(params=["disk", "bucket"])
+@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.thorough)])
 def into(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """The run's folder at the uri: another disk, or a bucket."""
     if request.param == "disk":

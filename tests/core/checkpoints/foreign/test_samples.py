@@ -260,6 +260,7 @@ def grown(name: str) -> bytes:
     return before + head + count.to_bytes(8, "big") + rest[8:end] * times + rest[end:]
 
 
+@pytest.mark.thorough(but=("model_1.ubj",))
 @pytest.mark.parametrize("name", ["final.json", "model_1.ubj"])
 def test_a_model_is_judged_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name_of_size, size in (("files._PIECE", 4096), ("walking._CHUNK", 4096), ("walking._AHEAD", 512)):
