@@ -60,7 +60,7 @@ class Suite:
         return REPORTS / f"{self.name}.closing"
 
 
-WORKERS = min(2 * (os.cpu_count() or 1), 8)
+WORKERS = min(2 * (os.cpu_count() or 1) + 1, 8)
 """Tests of real processes mostly wait for them."""
 SIDE_BY_SIDE = ("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder")
 """A file's tests stay together, as many share a server or a whole Airflow; tests/conftest.py puts those

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,11 @@ PUBLIC = {("testing/cluster.py", "", "one")}
 
 def files(room: Path) -> list[Path]:
     return [room] if room.suffix else sorted(room.rglob("*.py"))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def within(path: Path) -> str:
@@ -78,7 +84,7 @@ def test_a_name_says_what_it_holds(room: Path) -> None:
     vague = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in files(room)
-        for line, owner, name in vague_names(ast.parse(path.read_text()))
+        for line, owner, name in vague_names(tree_of(path))
         if (within(path), owner, name) not in SERIALIZED | PUBLIC
     ]
     assert vague == []
@@ -89,7 +95,7 @@ def test_a_docstring_opens_with_a_noun_or_a_verb(room: Path) -> None:
     questions = [
         f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
         for path in files(room)
-        for line, text in docstrings(ast.parse(path.read_text()))
+        for line, text in docstrings(tree_of(path))
         if OPENER.match(text)
     ]
     assert questions == []
@@ -101,7 +107,7 @@ def test_no_exception_is_left_without_its_field() -> None:
         (within(path), owner, name)
         for room in ROOMS
         for path in files(room)
-        for _, owner, name in vague_names(ast.parse(path.read_text()))
+        for _, owner, name in vague_names(tree_of(path))
         if owner
     }
     assert fields == SERIALIZED

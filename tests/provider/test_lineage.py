@@ -82,6 +82,7 @@ def test_facts_are_bounded_and_without_secrets() -> None:
     assert token not in facet["allaboard"].summary and not hasattr(facet["allaboard"], "long")
 
 
+@pytest.mark.thorough
 def test_whoever_has_no_openlineage_imports_none_of_it() -> None:
     code = (
         "import sys; import allaboard_provider.operators.train, allaboard_provider.operators.promote;"

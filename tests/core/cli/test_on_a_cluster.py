@@ -170,6 +170,7 @@ def test_a_missing_right_says_what_would_give_it(desk: Desk) -> None:
 # --- stopping
 
 
+@pytest.mark.thorough
 def test_stop_does_not_wait_for_ever_for_a_node_that_is_gone(desk: Desk) -> None:
     desk.cluster.operator.trains_for = None
     assert desk("run", desk.job(workers=2), "--detach", "--key", "k")[0] == 0

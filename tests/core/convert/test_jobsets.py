@@ -157,7 +157,7 @@ def assert_nothing_is_dropped(manifest: Json) -> None:
         assert meant or any(path.startswith(one) for one in told), (path, value)
 
 
-@pytest.mark.parametrize("rounds", [100, pytest.param(400, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("rounds", [40, pytest.param(400, marks=pytest.mark.thorough)])
 def test_whatever_a_jobset_says_is_kept_or_told(rounds: int) -> None:
     rng = random.Random("jobsets")
     converted = 0
@@ -181,7 +181,7 @@ def with_plain_pods(manifest: Json) -> Json:
     return plain
 
 
-@pytest.mark.parametrize("rounds", [40, pytest.param(150, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("rounds", [20, pytest.param(150, marks=pytest.mark.thorough)])
 def test_what_allaboard_renders_is_a_job_again_that_renders_the_same(rounds: int) -> None:
     rng = random.Random("back and there")
     for _ in range(rounds):

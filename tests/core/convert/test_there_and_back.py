@@ -33,7 +33,7 @@ def test_what_was_published_comes_back_as_it_was(document: Document) -> None:
     assert_same(document.value)
 
 
-@pytest.mark.parametrize("rounds", [100, pytest.param(400, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("rounds", [40, pytest.param(400, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("engine", READ_BY_A_JOB, ids=lambda engine: engine.KIND)
 def test_whatever_a_manifest_says_comes_back(engine: KubeflowEngine, rounds: int) -> None:
     rng = random.Random(f"there and back {engine.KIND}")
@@ -41,7 +41,7 @@ def test_whatever_a_manifest_says_comes_back(engine: KubeflowEngine, rounds: int
         assert_same(a_manifest(rng, engine))
 
 
-@pytest.mark.parametrize("rounds", [25, pytest.param(100, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("rounds", [10, pytest.param(100, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("engine", READ_BY_A_JOB, ids=lambda engine: engine.KIND)
 def test_what_allaboard_renders_is_a_job_again_that_renders_the_same(
     engine: KubeflowEngine, rounds: int

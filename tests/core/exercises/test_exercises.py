@@ -99,6 +99,7 @@ def test_one_master_and_four_workers_march_from_created_to_succeeded(ab: Termina
 # --- 2
 
 
+@pytest.mark.thorough
 def test_a_command_that_exits_1_is_retried_three_times_and_every_try_is_there_to_read(ab: Terminal) -> None:
     said = ab("run", exercise(2), "--json")
     body = said.json

@@ -91,6 +91,7 @@ def shown(helper: Path, name: str, **more: str) -> dict[str, str]:
 # Whoever the command is.
 
 
+@pytest.mark.thorough(but=("3.8",))
 def test_a_container_of_an_old_python_tells_progress(python: Path, tmp_path: Path) -> None:
     """Any user, a read-only root, no home, no network; the command is pid 1."""
     mounted(tmp_path)

@@ -197,6 +197,7 @@ def test_sigterm_is_passed_on_and_what_it_saves_is_adopted(python: Path, helper:
     assert adopted(folder) == [2, 8] and out.count('"kind":"checkpoint"') == 2
 
 
+@pytest.mark.thorough
 def test_the_grace_period_ends_the_last_look(helper: Path) -> None:
     """A checkpoint of which the sums take longer than what is left is adopted by the next start."""
     folder = helper.parent

@@ -306,6 +306,7 @@ def test_a_host_that_does_not_exist_is_said(impatient: None) -> None:
         open_store("s3://bucket", environ=environ_for("http://nowhere.invalid:9000")).read("x")
 
 
+@pytest.mark.thorough
 def test_a_server_that_never_answers_is_given_up(
     moto: S3Server, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,6 +359,7 @@ def test_a_server_killed_in_the_middle_of_an_upload_leaves_nothing_torn(
         assert entry and entry.size == BIG
 
 
+@pytest.mark.thorough
 def test_a_server_killed_in_the_middle_of_a_download_leaves_no_file(big: Path, tmp_path: Path) -> None:
     with s3_server("rclone") as server:
         store = open_store(f"s3://{server.make_bucket()}", environ=server.environ)
@@ -486,6 +488,7 @@ def test_an_upload_that_is_broken_off_here_is_taken_back(
     assert keys(store) == []
 
 
+@pytest.mark.thorough
 def test_parts_that_stumble_are_sent_again_and_the_progress_still_adds_up(
     moto: S3Server, big: Path, tmp_path: Path
 ) -> None:
@@ -799,6 +802,7 @@ def test_profiles_and_their_endpoints_are_used(rclone: S3Server, tmp_path: Path,
     assert store.read("x") == b"x"
 
 
+@pytest.mark.thorough
 def test_one_client_serves_all_stores_with_the_same_settings(moto: S3Server, rclone: S3Server) -> None:
     one = s3._client(moto.environ)
     assert s3._client(dict(moto.environ) | {"UNRELATED": "x"}) is one

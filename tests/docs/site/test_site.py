@@ -131,6 +131,7 @@ def site() -> dict[str, str]:
     return staging.site()
 
 
+@pytest.mark.thorough
 def test_links_lead_to_pages_of_the_site(site: dict[str, str]) -> None:
     """Without Sphinx: each relative link of each page, files and pictures included."""
     here = {f"core/docs/{path}" for path in site} | {

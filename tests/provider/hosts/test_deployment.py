@@ -38,6 +38,7 @@ def test_a_host_has_its_own_name_disk_processes_and_boot_id(tmp_path: Path) -> N
         assert after.split()[1] != before and "of-east" in after
 
 
+@pytest.mark.thorough
 @needs_namespaces
 def test_hosts_reach_each_other_until_one_is_cut_off(tmp_path: Path) -> None:
     asking = [sys.executable, "-c", "import socket; socket.create_connection(('west', 5000), 3).close()"]

@@ -125,6 +125,7 @@ def test_members_answer_in_their_log_where_they_are(container: Container) -> Non
     assert len(listeners()) == 1
 
 
+@pytest.mark.thorough
 @LINUX
 def test_who_listens_goes_with_the_container(container: Container) -> None:
     container.ask("5")

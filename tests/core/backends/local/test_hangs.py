@@ -49,6 +49,7 @@ def stalls(backend: LocalBackend, run: str) -> list[str]:
     return [e.message for e in backend.events(run) if e.reason in ("rank_stalled", "collective_mismatch")]
 
 
+@pytest.mark.thorough
 def test_it_is_told_in_state_and_diagnosis_and_taken_back_when_it_moves(
     backend: LocalBackend, tmp_path: Path
 ) -> None:

@@ -67,7 +67,7 @@ def hold() -> Iterator[Hold]:
         pytest.param((0, 1), id="both"),
     ],
 )
-@pytest.mark.parametrize("how", ["stop", "delete"])
+@pytest.mark.parametrize("how", ["stop", pytest.param("delete", marks=pytest.mark.thorough)])
 def test_it_is_ended_in_bounded_time(
     backend: LocalBackend,
     folder: Path,

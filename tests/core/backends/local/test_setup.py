@@ -424,7 +424,7 @@ def test_a_run_with_packages_and_one_whose_packages_are_not_there(home: LocalBac
     ("status", "code"),
     [
         pytest.param(None, "package_index_unreachable", marks=pytest.mark.thorough),
-        (503, "package_index_unreachable"),
+        pytest.param(503, "package_index_unreachable", marks=pytest.mark.thorough),
         (404, "packages_not_installed"),
     ],
 )

@@ -184,6 +184,7 @@ def test_no_more_requests_are_under_way_than_it_is_said(server: Scripted) -> Non
 # --- an outage
 
 
+@pytest.mark.thorough
 def test_an_outage_fills_no_pool(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds look while the server is silent: each is told in time, and whoever comes when it is back need
     not wait until the looks of before are through.
