@@ -50,7 +50,7 @@ demo-kfp: $(KFP)/.made ## the same chain as a KFP pipeline, under kfp.local
 	@$(call compiled,$(KFP),$(OURS_KFP))
 	@$(KFP)/bin/python dags_examples/demo_kfp.py $(ARGS)
 
-test: env ## what needs no cluster, in both environments, but for the long rounds (9 minutes)
+test: env ## what needs no cluster, in both environments, but for the long rounds (6 minutes)
 	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
 	@$(call compiled,$(KFP),$(OURS_KFP))
 	@$(AIRFLOW)/bin/python tests/run.py $(ARGS)
