@@ -64,21 +64,19 @@ def start(
     that does not answer is told, and the folder's own newest is taken. Raises AllaboardError where it is
     known which one the others take, and that cannot be had.
     """
-    if not me.leads:
-        if copying.is_shared:
-            return choose(places, me, start_from, wait)
-        return _take(places, copying, me, start_from, wait, again, say)
-    moved = tuple(move_torn(places, [item for _, item in places.judged()]))
-    with _busy(copying.starts(places)):
-        while True:
-            try:
-                _prepare(places, copying, say)
-                break
-            except AllaboardError as error:
-                if not again():
-                    say(f"{_unknown(copying, error)}; goes on with what its folder has")
-                    handed = hand_over(places, start_from, move_aside=False)
-                    return replace(handed, moved=moved)
+    moved: tuple[str, ...] = ()
+    if me.leads:
+        moved = tuple(move_torn(places, [item for _, item in places.judged()]))
+        with _busy(copying.starts(places)):
+            while True:
+                try:
+                    _prepare(places, copying, say)
+                    break
+                except AllaboardError as error:
+                    if not again():
+                        say(f"{_unknown(copying, error)}; goes on with what its folder has")
+                        handed = hand_over(places, start_from, move_aside=False)
+                        return replace(handed, moved=moved)
     if copying.is_shared:
         handed = choose(places, me, start_from, wait)
     else:
