@@ -85,9 +85,7 @@ def volume(name: str, files: Mapping[str, str], *, optional: bool) -> dict[str, 
 def keeps_checkpoints(layout: Layout) -> bool:
     """True if the helper knows the checkpoints of other libraries: those that lie in a folder."""
     saving = layout.saving
-    if saving is None or (saving.format is None and saving.folder is None):
-        return False
-    return "://" not in saving.saved_into
+    return saving is not None and saving.is_of_others and "://" not in saving.saved_into
 
 
 def copies_checkpoints(layout: Layout) -> bool:
@@ -115,7 +113,7 @@ def _is_filled(group: Group) -> bool:
 def template_problems(layout: Layout, templates: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
     """Reasons for which ``{checkpoint}`` cannot be filled in. ``templates``: role -> pod template."""
     saving, filled = layout.saving, [group for group in layout.groups if _is_filled(group)]
-    if saving is None or (saving.format is None and saving.folder is None) or not filled:
+    if saving is None or not saving.is_of_others or not filled:
         return
     if not keeps_checkpoints(layout):
         yield Problem("checkpoints.uri", f"{show(saving.uri)} {_NO_FOLDER}")

@@ -130,6 +130,11 @@ class Saving:
         """The run's own folder in the place into which its script saves."""
         return self.folder or self.uri
 
+    @property
+    def is_of_others(self) -> bool:
+        """True if another library writes the checkpoints."""
+        return self.format is not None or self.folder is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:

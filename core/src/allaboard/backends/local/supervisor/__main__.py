@@ -1036,7 +1036,7 @@ def _abandoned(kind: str, patience: float) -> str:
 
 def _adoption(layout: Layout, plan: Mapping[str, Any]) -> Adoption | None:
     """Of a job whose checkpoints other libraries write, too; imported for those, before the first member."""
-    if layout.saving is None or (layout.saving.format is None and layout.saving.folder is None):
+    if layout.saving is None or not layout.saving.is_of_others:
         return None
     from allaboard.backends.local.supervisor.adoption import Adoption
 
