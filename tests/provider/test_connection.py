@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import socket
 import ssl
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from allaboard.backends.kubernetes.client import api, loader, protocol
+from allaboard.backends.kubernetes.client import api, credentials, loader, protocol
 from allaboard.backends.kubernetes.client.protocol import Patience
 from allaboard.backends.kubernetes.state import leases
 from allaboard.errors import AllaboardError, BadInput
@@ -139,10 +141,9 @@ def test_what_is_usual_where_the_default_connection_does_not_exist(
     connect: Connect, version: Callable[..., Any], server: Scripted, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    from kubernetes.config import kube_config
-
-    (tmp_path / "config").write_text(json.dumps(kubeconfig(server.url)))
-    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_text(json.dumps(kubeconfig(server.url)))
     assert version(connect(kubernetes_conn_id=None)) == VERSION
     assert asked_as(server) == [f"Bearer {TOKEN}"]
 
@@ -151,8 +152,6 @@ def test_what_is_usual_where_the_default_connection_does_not_exist(
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Scripted, Path]]:
     """The API server that a pod sees, and the folder of its service account."""
     pki = pytest.importorskip("tests.cluster.pki")
-    from kubernetes.config import incluster_config
-
     ca = pki.authority("tests")
     host = pki.sign(ca, "api", hosts=["127.0.0.1"])
     account = tmp_path / "serviceaccount"
@@ -167,8 +166,6 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Scrip
         server.otherwise = says(VERSION)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
-        monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(account / "token"))
-        monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(account / "ca.crt"))
         yield server, account
 
 
@@ -177,9 +174,7 @@ def test_the_service_account_of_the_pod_that_we_are_in(
     connect: Connect, version: Callable[..., Any], pod: tuple[Scripted, Path], lab: Any,
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
-    from kubernetes.config import kube_config
-
-    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     server, _ = pod
     hook = connect(lab=lab, kubernetes_conn_id="lab" if lab else None)
     assert version(hook) == VERSION
@@ -192,6 +187,7 @@ def test_a_token_that_the_kubelet_has_renewed(
 ) -> None:
     """Refused with the old one, the new one is read; no run is lost for it."""
     monkeypatch.setattr(clusters, "RENEW_INTERVAL", -1.0)
+    monkeypatch.setattr(credentials, "JUST_NOW", -1.0)
     server, account = pod
     hook = connect(lab={"in_cluster": True})
     version(hook)
@@ -247,32 +243,126 @@ def trigger_of(connection: str = "place") -> TrainingJobTrigger:
     return TrainingJobTrigger("small-1", "uid", "ti", backend="kubernetes", connection=connection)
 
 
-def test_without_airflows_kubernetes_provider_it_is_said_what_to_install(
-    connect: Connect, server: Scripted, monkeypatch: pytest.MonkeyPatch
+WORLD = {
+    "one": {"token": TOKEN},
+    "two": {"username": "me", "password": "hush-hush"},
+    "three": {"tokenFile": "token"},
+}
+
+
+def a_world(folder: Path) -> dict[str, Any]:
+    """A kubeconfig with a user of each kind and two clusters, beside the files that it names."""
+    (folder / "token").write_text("hush-file")
+    clusters = [
+        {"name": "plain", "cluster": {"server": "http://lab:8080"}},
+        {"name": "open", "cluster": {"server": "https://lab:6443", "insecure-skip-tls-verify": True}},
+        {"name": "named", "cluster": {"server": "https://10.0.0.1:6443", "tls-server-name": "lab.example"}},
+    ]
+    users = [{"name": name, "user": user} for name, user in WORLD.items()]
+    pairs = [(user, cluster["name"]) for user in WORLD for cluster in clusters]
+    contexts = [
+        {"name": f"{user}-{cluster}", "context": {"user": user, "cluster": cluster}}
+        for user, cluster in pairs
+    ]
+    return {
+        "apiVersion": "v1", "kind": "Config", "current-context": "one-open",
+        "contexts": contexts, "clusters": clusters, "users": users,
+    }  # fmt: skip
+
+
+CONTEXTS = [f"{user}-{cluster}" for user in WORLD for cluster in ("plain", "open", "named")]
+
+
+@pytest.mark.parametrize("form", ["kube_config_path", "kube_config", "text", "usual"])
+@pytest.mark.parametrize("unverified", [None, True, "True", False, "false"])
+@pytest.mark.parametrize("context", [None, *CONTEXTS])
+def test_it_means_the_same_as_for_a_kubernetes_pod_operator(
+    form: str,
+    unverified: Any,
+    context: str | None,
+    connect: Connect,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hook = connect(lab={"kube_config": kubeconfig(server.url)})
-    for name in [n for n in sys.modules if n.startswith("airflow.providers.cncf")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "airflow.providers.cncf", None)
-    install = r"pip install 'airflow-provider-allaboard\[kubernetes\]'"
-    with pytest.raises(AirflowFailException, match=install):
-        an_operator().execute(a_context())
-    works, why = hook.test_connection()
-    assert not works and "airflow-provider-allaboard[kubernetes]" in why
-    event = event_of(trigger_of())
-    assert event["status"] == "error" and "airflow-provider-allaboard[kubernetes]" in event["error"]
+    hooks = pytest.importorskip("airflow.providers.cncf.kubernetes.hooks.kubernetes")
+    from kubernetes.client import Configuration
+    from kubernetes.config import kube_config
+
+    monkeypatch.chdir(tmp_path)
+    content = a_world(tmp_path)
+    (tmp_path / ".kube").mkdir()
+    for path in (tmp_path / "config", tmp_path / ".kube" / "config"):
+        path.write_text(json.dumps(content))
+    (tmp_path / ".kube" / "token").write_text("hush-file")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / ".kube" / "config"))
+    # The library writes a text into a file elsewhere; from there a path is found only where it is absolute.
+    if form in ("kube_config", "text"):
+        content["users"][2]["user"]["tokenFile"] = str(tmp_path / "token")
+    values: dict[str, dict[str, Any]] = {
+        "kube_config_path": {"kube_config_path": str(tmp_path / "config")},
+        "kube_config": {"kube_config": content},
+        "text": {"extra__kubernetes__kube_config": json.dumps(content)},
+        "usual": {},
+    }
+    lab = {**values[form], "cluster_context": context, "disable_verify_ssl": unverified}
+    settings = clusters.settings_of(connect(lab=lab).cluster)
+    theirs = hooks.KubernetesHook("lab", client_configuration=Configuration()).get_conn().configuration
+    assert settings.server == theirs.host
+    verify = theirs.verify_ssl and str(unverified).lower() != "true"
+    assert settings.verify == verify
+    assert settings.tls_name == theirs.tls_server_name
+    secret = settings.credentials.current(0).authorization or ""
+    expected = theirs.api_key.get("authorization") or theirs.api_key.get("BearerToken") or ""
+    assert secret.lower() == (expected or theirs.get_basic_auth_token() or "").lower()
+
+
+def test_the_reader_needs_no_client_library(connect: Connect, server: Scripted, tmp_path: Path) -> None:
+    """A triggerer, and a worker, that read a connection and ask the cluster."""
+    lab = json.dumps({"conn_type": "kubernetes", "extra": {"kube_config": kubeconfig(server.url)}})
+    place = {"backend": "kubernetes", "kubernetes_conn_id": "lab", "store": "s3://bucket/team"}
+    environ = {
+        **os.environ,
+        "AIRFLOW_CONN_LAB": lab,
+        "AIRFLOW_CONN_PLACE": json.dumps({"conn_type": "allaboard", "extra": place}),
+        "AIRFLOW_HOME": str(tmp_path),
+    }
+    program = (
+        "import asyncio, sys\n"
+        "from allaboard_provider.hooks.allaboard import AllaboardHook\n"
+        "with AllaboardHook('place').on_cluster().api as client:\n"
+        "    client.raw('GET', '/version')\n"
+        "async def main():\n"
+        "    async with (await AllaboardHook.aread('place')).awaited() as backend:\n"
+        "        await asyncio.to_thread(backend.api.raw, 'GET', '/version')\n"
+        "asyncio.run(main())\n"
+        "names = {name.partition('.')[0] for name in sys.modules}\n"
+        "print(sorted(names & {'kubernetes', 'kubernetes_asyncio', 'torch', 'boto3'}))\n"
+        "hooks = 'airflow.providers.cncf.kubernetes.hooks'\n"
+        "print([name for name in sys.modules if name.startswith(hooks)])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["[]", "[]"] and len(server.asked) == 2
 
 
 @pytest.mark.parametrize(
     ("lab", "words"),
     [
-        ({"in_cluster": True}, "is not in a pod|Service host"),
-        ({"kube_config_path": "/nowhere/config"}, "/nowhere/config"),
-        ({"kube_config": "{: hush-hush"}, "kube_config is not valid YAML"),
+        ({"in_cluster": True}, "in_cluster: this process is not in a pod"),
+        ({}, "no kubeconfig is at .*; give it in_cluster, kube_config or kube_config_path"),
+        ({"kube_config_path": "/nowhere/config"}, "no kubeconfig is at /nowhere/config"),
+        ({"kube_config": "{: hush-hush"}, r"kube_config is no YAML \(line 1\)"),
         ({"kube_config": "hush-hush"}, "kube_config"),
-        ({"kube_config": {"apiVersion": "v1"}}, "current-context"),
+        ({"kube_config": {"apiVersion": "v1"}}, "kube_config has no contexts; name another"),
+        ({"kube_config": {**kubeconfig("http://a"), "current-context": ""}}, "choose with cluster_context"),
         ({"kube_config": kubeconfig("http://a"), "cluster_context": "therr"}, "therr"),
-        ({"kube_config": kubeconfig("http://a"), "in_cluster": True}, "one option"),
+        (
+            {"kube_config": kubeconfig("http://a"), "in_cluster": True},
+            "gives in_cluster and kube_config; give it one of",
+        ),
     ],
     ids=str,
 )

@@ -1,10 +1,9 @@
 """The cluster that an Airflow connection of type ``kubernetes`` names: in-cluster, a kubeconfig by path or by
 content, a context of it, or the default configuration.
 
-Airflow's own hook (`KubernetesHook` of the provider cncf.kubernetes) reads the connection, so a connection
-means the same as for a KubernetesPodOperator, on a worker and in a triggerer. (AsyncKubernetesHook takes an
-empty connection for a kubeconfig also in a pod.) The hook only gives a configuration; the core speaks to the
-API server.
+A connection means the same as for a KubernetesPodOperator (`KubernetesHook.get_conn` of the provider
+cncf.kubernetes), on a worker and in a triggerer: tests/provider/test_connection.py compares the two. The
+core reads it: the client library `kubernetes`, which that hook needs, takes 130 MB of a triggerer.
 
 Secrets stay in this process: what is cached by a name is cached by a digest.
 """
@@ -17,21 +16,25 @@ import json
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from allaboard.errors import BadInput, SiteError
+from allaboard.errors import AllaboardError, BadInput, SiteError
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
     from allaboard.backends.kubernetes.client.config import Credentials, Secret, Settings
+    from allaboard.backends.kubernetes.client.kubeconfig import Kubeconfig
 
 DEFAULT_CONN_ID = "kubernetes_default"
 """Need not exist: then the pod's own service account, else the default kubeconfig, as for Airflow's hooks."""
+CHOICES = ("in_cluster", "kube_config", "kube_config_path")
+"""Fields of a connection of which one names the cluster."""
 RENEW_INTERVAL = 5.0
 """Seconds for which credentials that were just read are not read again."""
 
@@ -47,8 +50,19 @@ class ClusterConnection:
     @property
     def context(self) -> str | None:
         """The context of the kubeconfig that the connection names."""
-        name = self.extras.get("cluster_context") or self.extras.get("extra__kubernetes__cluster_context")
+        name = self.value("cluster_context")
         return name if isinstance(name, str) else None
+
+    @property
+    def is_unverified(self) -> bool:
+        """Return whether the certificate of the API server is not looked at."""
+        return str(self.value("disable_verify_ssl")).strip().lower() == "true"
+
+    def value(self, name: str) -> Any:
+        """The field of this name, also under the long name of Airflow before 2.3; None for an empty one."""
+        if name in self.extras:
+            return self.extras[name] or None
+        return self.extras.get(f"extra__kubernetes__{name}") or None
 
     @property
     def digest(self) -> str:
@@ -58,14 +72,16 @@ class ClusterConnection:
 
 
 def read_connection(conn_id: str, namespace: str | None) -> ClusterConnection:
-    """The connection, read by Airflow's hook. Raises BadInput where that hook is not installed or the
-    connection has another type; SiteError for a connection that does not exist.
-    """
-    with _needs_provider():
-        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+    """The connection. Raises BadInput for one of another type, SiteError for one that does not exist."""
+    from airflow.sdk import BaseHook
 
     with must_exist(conn_id):
-        connection: Any = KubernetesHook.get_connection(conn_id)
+        try:
+            connection: Any = BaseHook.get_connection(conn_id)
+        except AirflowNotFoundException:
+            if conn_id != DEFAULT_CONN_ID:
+                raise
+            return ClusterConnection(conn_id, {}, namespace)
     _check_type(conn_id, connection.conn_type)
     return ClusterConnection(conn_id, dict(connection.extra_dejson), namespace)
 
@@ -97,11 +113,10 @@ async def aread_extras(conn_id: str) -> tuple[str | None, dict[str, Any]]:
     """Type and extras of any connection, read on a triggerer's loop. Raises Airflow's own error for one that
     does not exist.
 
-    The properties of a connection, and AsyncKubernetesHook with them, mask secrets by a blocking question to
-    the supervisor, which fails while another trigger asks it.
+    The properties of a connection mask secrets by a blocking question to the supervisor, which fails while
+    another trigger asks it.
     """
-    with _needs_provider():
-        from airflow.providers.common.compat.connection import get_async_connection
+    from airflow.providers.common.compat.connection import get_async_connection
 
     connection: Any = await get_async_connection(conn_id)
     if hasattr(connection, "aextra_dejson"):
@@ -111,7 +126,6 @@ async def aread_extras(conn_id: str) -> tuple[str | None, dict[str, Any]]:
 
 async def aread_connection(conn_id: str, namespace: str | None) -> ClusterConnection:
     """As `read_connection`, on a triggerer's loop."""
-    await asyncio.to_thread(_import_hook)
     with must_exist(conn_id):
         try:
             conn_type, extras = await aread_extras(conn_id)
@@ -141,51 +155,68 @@ def settings_of(connection: ClusterConnection) -> Settings:
 
 
 def _read(connection: ClusterConnection) -> Settings:
-    from allaboard.backends.kubernetes.client.loader import settings_of as core_settings
-
-    configuration = _configuration(connection)
-    settings = core_settings(configuration, source=f"the connection {connection.conn_id!r}")
+    settings = _settings_in(connection)
     return replace(settings, credentials=ConnectionCredentials(connection, settings.credentials))
 
 
-def _configuration(connection: ClusterConnection) -> Any:
-    """The client library's configuration, as Airflow's hook makes it."""
-    with _needs_provider():
-        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
-        from kubernetes.client import Configuration
-
-    # In-cluster, the hook ignores a configuration of ours.
-    own = None if connection.extras.get("in_cluster") else Configuration()
-    hook = KubernetesHook(conn_id=connection.conn_id, client_configuration=own)
-    # A thread of the triggerer cannot ask Airflow for the connection.
-    hook.conn_extras = dict(connection.extras)
+def _settings_in(connection: ClusterConnection) -> Settings:
+    """The settings that the fields of the connection name. Raises BadInput or SiteError."""
+    chosen = [name for name in CHOICES if str(connection.value(name) or "false").lower() != "false"]
+    if len(chosen) > 1:
+        raise BadInput(
+            f"the connection {connection.conn_id!r} gives {' and '.join(chosen)}; give it one of "
+            f"{', '.join(CHOICES)}"
+        )
     try:
-        client = hook.get_conn()
-    except Exception as error:  # of the hook, the library, YAML, the disk
-        _raise_unusable(connection, error)
-    with suppress(Exception):
-        client.close()
-    return client.configuration
+        settings = _chosen_settings(connection, chosen[0] if chosen else None)
+    except AllaboardError as error:
+        advice = f"; give it {', '.join(CHOICES[:-1])} or {CHOICES[-1]}" if not chosen else ""
+        message = f"the connection {connection.conn_id!r} leads to no cluster: {error}{advice}"
+        raise BadInput(message) from None
+    source = f"the connection {connection.conn_id!r}"
+    return replace(settings, source=source, verify=settings.verify and not connection.is_unverified)
 
 
-def _raise_unusable(connection: ClusterConnection, error: Exception) -> NoReturn:
-    # The message of a parser quotes its text, which may be a token.
-    reason = (
-        "kube_config is not valid YAML" if hasattr(error, "problem_mark") else str(error).strip().rstrip(".")
-    )
-    extras = connection.extras
-    path = extras.get("kube_config_path") or extras.get("extra__kubernetes__kube_config_path")
-    raise BadInput(
-        f"the connection {connection.conn_id!r} leads to no cluster: {f'{path}: ' if path else ''}"
-        f"{reason or type(error).__name__}; give it in_cluster, kube_config or kube_config_path"
-    ) from None
+def _chosen_settings(connection: ClusterConnection, choice: str | None) -> Settings:
+    from allaboard.backends.kubernetes.client import kubeconfig
+    from allaboard.backends.kubernetes.client.loader import SERVICE_ACCOUNT, settings_of, settings_of_pod
+
+    options, environ = ("kube_config_path", "cluster_context"), os.environ
+    in_pod = bool(environ.get("KUBERNETES_SERVICE_HOST")) and (SERVICE_ACCOUNT / "token").exists()
+    match choice:
+        case "in_cluster":
+            if not in_pod:
+                raise BadInput("in_cluster: this process is not in a pod with a service account")
+            return settings_of_pod("default", environ)
+        case "kube_config":
+            content = connection.value("kube_config")
+            text = content if isinstance(content, str) else json.dumps(content)
+            found = kubeconfig.parse_kubeconfig(text, "kube_config", options)
+        case "kube_config_path":
+            found = _read_files(str(connection.value("kube_config_path")).split(os.pathsep), options)
+        case _:
+            if in_pod:
+                return settings_of_pod("default", environ)
+            usual = kubeconfig.paths_of(environ, Path.home())
+            found = _read_files([*map(str, usual)], options)
+    return settings_of(found.context(connection.context), "default", environ)
+
+
+def _read_files(names: Sequence[str], options: tuple[str, str]) -> Kubeconfig:
+    from allaboard.backends.kubernetes.client import kubeconfig
+    from allaboard.job.loader import job_folder
+
+    paths = [job_folder(name) for name in names if name]
+    if not any(map(kubeconfig.is_there, paths)):
+        raise BadInput(f"no kubeconfig is at {' or '.join(names)}")
+    return kubeconfig.read_kubeconfigs(paths, options)
 
 
 def _namespace(connection: ClusterConnection) -> str:
     """The namespace of the connection, else of the environment, else of our own pod."""
     from allaboard.backends.kubernetes.client.loader import SERVICE_ACCOUNT
 
-    namespace = connection.extras.get("namespace") or connection.extras.get("extra__kubernetes__namespace")
+    namespace = connection.value("namespace")
     if namespace or os.environ.get("ALLABOARD_NAMESPACE"):
         return str(namespace or os.environ["ALLABOARD_NAMESPACE"])
     with suppress(OSError):
@@ -194,8 +225,8 @@ def _namespace(connection: ClusterConnection) -> str:
 
 
 class ConnectionCredentials:
-    """The credentials of a connection. The client library refreshes them; once the server has refused them,
-    all that the connection names (a kubeconfig, a plugin) is read again.
+    """The credentials of a connection. Once the server has refused them, all that the connection names (a
+    kubeconfig, a plugin) is read again.
     """
 
     def __init__(self, connection: ClusterConnection, now: Credentials) -> None:
@@ -212,6 +243,8 @@ class ConnectionCredentials:
 
     def renew(self) -> None:
         with self._lock:
+            if self._now is not None:  # a token file or a plugin is shared by all who name it
+                self._now.renew()
             if time.monotonic() - self._since > RENEW_INTERVAL:
                 self._now = None
 
@@ -219,11 +252,9 @@ class ConnectionCredentials:
         return self._connection.digest
 
     def _held(self) -> Credentials:
-        from allaboard.backends.kubernetes.client.loader import settings_of as core_settings
-
         with self._lock:
             if self._now is None:
-                self._now = core_settings(_configuration(self._connection)).credentials
+                self._now = _settings_in(self._connection).credentials
                 self._since = time.monotonic()
             return self._now
 
@@ -259,23 +290,3 @@ async def shared_api(connection: ClusterConnection) -> AsyncIterator[Api]:
         if not shared.users:
             _shared.pop(key, None)
             shared.api.close()
-
-
-# The provider that Airflow's hooks are part of.
-
-
-@contextmanager
-def _needs_provider() -> Iterator[None]:
-    """Raises BadInput in place of an ImportError."""
-    try:
-        yield
-    except ImportError as error:
-        raise BadInput(
-            "a connection with the backend kubernetes needs Airflow's Kubernetes provider, which is not "
-            f"installed here ({error}): pip install 'airflow-provider-allaboard[kubernetes]'"
-        ) from None
-
-
-def _import_hook() -> None:
-    with _needs_provider():
-        import airflow.providers.cncf.kubernetes.hooks.kubernetes  # noqa: F401

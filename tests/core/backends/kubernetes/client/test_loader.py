@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from allaboard.backends.kubernetes.client import credentials
+from allaboard.backends.kubernetes.client import credentials, kubeconfig
 from allaboard.backends.kubernetes.client import loader as module
-from allaboard.backends.kubernetes.client.api import Api
 from allaboard.backends.kubernetes.client.config import Secret, Settings
 from allaboard.backends.kubernetes.client.loader import Access, proxy_of, settings_of
 from allaboard.backends.kubernetes.client.resources import PODS
@@ -480,13 +479,12 @@ def test_the_kubeconfigs_proxy_comes_first(tmp_path: Path) -> None:
     assert settings(path, {"HTTPS_PROXY": "http://p:3128", "NO_PROXY": "*"}).proxy == "http://own:1"
 
 
-# --- the clients' own configurations ------------------------------------------------------------------------
+# --- the client library's own configuration -----------------------------------------------------------------
 
 
-def test_a_configuration_of_the_client_library(server: Scripted) -> None:
+def test_a_configuration_of_the_client_library_is_refreshed_by_its_hook() -> None:
     client = pytest.importorskip("kubernetes.client")
     configuration = client.Configuration()
-    configuration.host = server.url
     refreshed = []
 
     def refresh(configuration: Any) -> None:
@@ -495,39 +493,61 @@ def test_a_configuration_of_the_client_library(server: Scripted) -> None:
             configuration.api_key[name] = "Bearer from the hook"
 
     configuration.refresh_api_key_hook = refresh
-    server.otherwise = says(pod("a"))
-    with Api(settings_of(configuration, "team"), patience=QUICK) as api:
-        api.get(PODS, "a")
-        api.get(PODS, "a")
-    assert server.asked[0].headers["authorization"] == "Bearer from the hook"
-    assert server.lines[0] == "GET /api/v1/namespaces/team/pods/a"
+    borrowed = credentials.borrowed_credentials(lambda: configuration, "test")
+    assert {borrowed.current(0).authorization for _ in range(2)} == {"Bearer from the hook"}
     assert len(refreshed) == 1
 
 
 def test_a_configuration_whose_certificate_is_gone(tmp_path: Path) -> None:
     client = pytest.importorskip("kubernetes.client")
     configuration = client.Configuration()
-    configuration.host, configuration.cert_file = "https://lab:6443", str(tmp_path / "me.crt")
+    configuration.cert_file = str(tmp_path / "me.crt")
     with pytest.raises(SiteError, match=r"client certificate .*me\.crt cannot be read"):
-        settings_of(configuration).credentials.current(0)
+        credentials.borrowed_credentials(lambda: configuration, "test").current(0)
 
 
-def test_a_configuration_of_the_async_library(server: Scripted, loop: Any) -> None:
-    client = pytest.importorskip("kubernetes_asyncio.client")
-    from allaboard.backends.kubernetes.client.api import AsyncApi
+def a_provider(url: str) -> dict[str, Any]:
+    """A kubeconfig as kubectl of 2022 wrote them, for a login by OpenID Connect that lasts."""
+    body = base64.urlsafe_b64encode(json.dumps({"exp": 4102444800}).encode()).rstrip(b"=").decode()
+    token = f"e30.{body}.sig"
+    provider = {
+        "name": "oidc",
+        "config": {"id-token": token, "client-id": "me", "idp-issuer-url": "https://id"},
+    }
+    return {
+        "current-context": "lab",
+        "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "me"}}],
+        "clusters": [{"name": "lab", "cluster": {"server": url}}],
+        "users": [{"name": "me", "user": {"auth-provider": provider}}],
+    }
 
-    configuration = client.Configuration()
-    configuration.host = server.url
 
-    async def refresh(configuration: Any) -> None:
-        configuration.api_key["BearerToken"] = "Bearer from the hook"
+@pytest.mark.parametrize("form", ["file", "text"])
+def test_a_provider_that_kubectl_no_longer_has(form: str, tmp_path: Path) -> None:
+    pytest.importorskip("kubernetes.client")
+    text = json.dumps(a_provider("https://lab:6443"))
+    (tmp_path / "config").write_text(text)
+    if form == "file":
+        found = kubeconfig.read_kubeconfigs([tmp_path / "config"])
+    else:
+        found = kubeconfig.parse_kubeconfig(text, "kube_config", ("kube_config_path", "cluster_context"))
+    secret = settings_of(found.context(None), "team", {}).credentials.current(0)
+    assert (secret.authorization or "").startswith("Bearer e30.")
 
-    configuration.refresh_api_key_hook = refresh
-    server.otherwise = says({"items": []})
 
-    async def main() -> None:
-        async with AsyncApi(settings_of(configuration, "team"), patience=QUICK) as api:
-            await api.list(PODS)
-
-    loop.do(main())
-    assert server.asked[0].headers["authorization"] == "Bearer from the hook"
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("users: [", "kube_config is no YAML"),
+        ("[]", "kube_config is no mapping"),
+        ("{contexts: 5}", "kube_config: contexts is no list"),
+        ("{contexts: [5]}", "kube_config: an item of contexts is not name and context"),
+        ("{}", "kube_config has no contexts; name another file with kube_config_path"),
+        ("{contexts: [{name: a, context: {}}]}", "choose with cluster_context: a"),
+    ],
+)
+def test_a_text_is_spoken_of_by_its_own_names(text: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        kubeconfig.parse_kubeconfig(text, "kube_config", ("kube_config_path", "cluster_context")).context(
+            None
+        )

@@ -8,9 +8,7 @@ a first secret the error says what to mend.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import inspect
 import json
 import os
 import re
@@ -271,15 +269,13 @@ def plain_words(output: str) -> str:
 
 
 def borrowed_credentials(configure: Callable[[], Any], source: str) -> Renewed:
-    """Those in a Configuration of `kubernetes` or `kubernetes_asyncio`, refreshed by its own hook."""
+    """Those in a Configuration of the client library `kubernetes`, refreshed by its own hook."""
 
     def read() -> Secret:
         configuration = configure()
         hook = getattr(configuration, "refresh_api_key_hook", None)
         if hook is not None:
-            refreshed = hook(configuration)
-            if inspect.iscoroutine(refreshed):
-                asyncio.run(refreshed)  # this is a thread of its own: `due` said that it may block
+            hook(configuration)
         return Secret(_authorization(configuration), _certificate(configuration))
 
     return Renewed(read, source, FILE_SECONDS)

@@ -1,5 +1,6 @@
 """A kubeconfig, read as kubectl reads it: several files are one, in which the first to name a thing is right;
-paths are relative to the file that they stand in. All trouble is `BadInput` that says where it is.
+paths are relative to the file that they stand in. It may be a text without a file, as in an Airflow
+connection. All trouble is `BadInput` that says where it is.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,37 +38,38 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Kubeconfig:
-    """All files together."""
+    """All files together. ``where``: for messages; ``options``: names of the options that choose another
+    file, and a context; ``load``: makes the client library read it into a configuration, with a context.
+    """
 
-    paths: tuple[Path, ...]
+    where: str
+    options: tuple[str, str]
+    load: Callable[[Any, str], None] = field(repr=False)
     current: str = ""
     contexts: Mapping[str, Entry] = field(default_factory=dict)
     clusters: Mapping[str, Entry] = field(default_factory=dict)
     users: Mapping[str, Entry] = field(default_factory=dict, repr=False)
 
-    @property
-    def where(self) -> str:
-        return os.pathsep.join(map(str, self.paths))
-
     def context(self, name: str | None) -> Context:
         """The context of this name, or the current one."""
         chosen = name or self.current
+        another_file, another_context = self.options
         if not self.contexts:
-            raise BadInput(f"kubeconfig {self.where} has no contexts; name another file with --kubeconfig")
+            raise BadInput(f"{self.where} has no contexts; name another file with {another_file}")
         if not chosen:
             raise BadInput(
-                f"kubeconfig {self.where} has no current-context; choose with --context: "
+                f"{self.where} has no current-context; choose with {another_context}: "
                 f"{one_of(sorted(self.contexts))}"
             )
         if chosen not in self.contexts:
             close = nearest(chosen, self.contexts)
             raise BadInput(
-                f"context {show(chosen)} is not in kubeconfig {self.where}"
+                f"context {show(chosen)} is not in {self.where}"
                 + (f"; did you mean {close!r}? It has " if close else "; it has ")
                 + _some(sorted(self.contexts))
             )
         body = self.contexts[chosen].body
-        where = f"context {chosen!r} of kubeconfig {self.where}"
+        where = f"context {chosen!r} of {self.where}"
         cluster = _named(self.clusters, body.get("cluster"), "cluster", where)
         user = _named(self.users, body["user"], "user", where) if body.get("user") else None
         return Context(chosen, where, self, body, cluster, user or Entry({}, Path()))
@@ -169,11 +171,11 @@ class Context:
 
     def _provider(self, name: str) -> Credentials:
         """Providers that kubectl no longer has (oidc, gcp, azure): what the client library knows of them."""
-        name_of_context, where = self.name, self.of.where
+        name_of_context, load, where = self.name, self.of.load, self.of.where
 
         def configure() -> Any:
             try:
-                from kubernetes import client, config
+                from kubernetes import client
             except ImportError as error:
                 raise BadInput(
                     f"user of {self.where} has the auth-provider {name!r}, which kubectl no longer supports; "
@@ -181,7 +183,7 @@ class Context:
                 ) from error
             configuration = client.Configuration()
             try:
-                config.load_kube_config(where, name_of_context, configuration, persist_config=False)
+                load(configuration, name_of_context)
             except Exception as error:  # of google, azure, oauthlib and of the library itself
                 raise BadInput(
                     f"user of {self.where}: auth-provider {name!r} gave no token ({type(error).__name__}); "
@@ -189,7 +191,7 @@ class Context:
                 ) from error
             return configuration
 
-        return borrowed_credentials(configure, f"auth-provider {name} of {self.where}")
+        return borrowed_credentials(configure, f"auth-provider {name} of {where}")
 
 
 def paths_of(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
@@ -198,24 +200,57 @@ def paths_of(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
     return tuple(job_folder(part) for part in listed) or (home / ".kube" / "config",)
 
 
-def read_kubeconfigs(paths: Sequence[Path]) -> Kubeconfig:
+def read_kubeconfigs(
+    paths: Sequence[Path], options: tuple[str, str] = ("--kubeconfig", "--context")
+) -> Kubeconfig:
     """Those of the files that are there, as one. Raises BadInput when one of them cannot be read."""
-    kubeconfig = Kubeconfig(tuple(paths))
+    listed = os.pathsep.join(map(str, paths))
+
+    def load(configuration: Any, context: str) -> None:
+        from kubernetes import config
+
+        config.load_kube_config(listed, context, configuration, persist_config=False)
+
+    documents = []
+    for path in filter(is_there, paths):
+        try:
+            text = read_text(path)
+        except BadInput as error:
+            raise BadInput(f"kubeconfig {error}") from None
+        where = f"kubeconfig {path}"
+        documents.append((where, _parse(text, where), path.parent))
+    return _merge(Kubeconfig(f"kubeconfig {listed}", options, load), documents)
+
+
+def parse_kubeconfig(text: str, where: str, options: tuple[str, str]) -> Kubeconfig:
+    """A kubeconfig without a file: paths in it are relative to the working directory."""
+    document = _parse(text, where)
+
+    def load(configuration: Any, context: str) -> None:
+        from kubernetes import config
+
+        config.load_kube_config_from_dict(dict(document), context, configuration, persist_config=False)
+
+    return _merge(Kubeconfig(where, options, load), [(where, document, Path())])
+
+
+def _merge(kubeconfig: Kubeconfig, documents: Iterable[tuple[str, Mapping[str, Any], Path]]) -> Kubeconfig:
+    """Fill in what the documents hold; each with its name in messages, and the folder of its paths."""
     current = ""
-    parts: dict[str, dict[str, Entry]] = {"contexts": {}, "clusters": {}, "users": {}}
-    for path in paths:
-        if not is_there(path):
-            continue
-        document = _yaml(path)
+    contexts: dict[str, Entry] = {}
+    clusters: dict[str, Entry] = {}
+    users: dict[str, Entry] = {}
+    parts = {"contexts": contexts, "clusters": clusters, "users": users}
+    for where, document, folder in documents:
         current = current or str(document.get("current-context") or "")
         for part, entries in parts.items():
             items = document.get(part) or ()
             if not isinstance(items, (list, tuple)):
-                raise BadInput(f"kubeconfig {path}: {part} is no list; compare with kubectl config view")
+                raise BadInput(f"{where}: {part} is no list; compare with kubectl config view")
             for item in items:
-                name, entry = _entry(item, part, path)
-                entries.setdefault(name, Entry(entry, path.parent))
-    return Kubeconfig(kubeconfig.paths, current, **parts)
+                name, entry = _entry(item, part, where)
+                entries.setdefault(name, Entry(entry, folder))
+    return replace(kubeconfig, current=current, contexts=contexts, clusters=clusters, users=users)
 
 
 def is_there(path: Path) -> bool:
@@ -225,34 +260,31 @@ def is_there(path: Path) -> bool:
         return False
 
 
-def _yaml(path: Path) -> Mapping[str, Any]:
+def _parse(text: str, where: str) -> Mapping[str, Any]:
     from allaboard.text.untrusted import Unreadable
     from allaboard.text.untrusted_yaml import parse_yaml
 
     try:
-        documents = parse_yaml(read_text(path))
-    except BadInput as error:
-        raise BadInput(f"kubeconfig {error}") from None
+        documents = parse_yaml(text)
     except Unreadable as error:
         # The words of the parser show the line, which may hold a token.
         line = _LINE.search(str(error))
-        where = f" ({line[0]})" if line else ""
-        raise BadInput(f"kubeconfig {path} is no YAML{where}; compare with kubectl config view") from None
+        at = f" ({line[0]})" if line else ""
+        raise BadInput(f"{where} is no YAML{at}; compare with kubectl config view") from None
     document = documents[0] if documents else {}
     if not isinstance(document, dict):
-        raise BadInput(f"kubeconfig {path} is no mapping; compare with kubectl config view")
+        raise BadInput(f"{where} is no mapping; compare with kubectl config view")
     return document
 
 
 _LINE = re.compile(r"line \d+")
 
 
-def _entry(item: Any, part: str, path: Path) -> tuple[str, Mapping[str, Any]]:
+def _entry(item: Any, part: str, where: str) -> tuple[str, Mapping[str, Any]]:
     body = item.get(part.removesuffix("s")) if isinstance(item, dict) else None
     if not isinstance(item, dict) or "name" not in item or not isinstance(body, dict | None):
         raise BadInput(
-            f"kubeconfig {path}: an item of {part} is not name and {part[:-1]}; "
-            "compare with kubectl config view"
+            f"{where}: an item of {part} is not name and {part[:-1]}; compare with kubectl config view"
         )
     return str(item["name"]), body or {}
 

@@ -18,12 +18,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from allaboard.backends.kubernetes.client import kubeconfig
 from allaboard.backends.kubernetes.client.config import Settings
-from allaboard.backends.kubernetes.client.credentials import borrowed_credentials, token_file
+from allaboard.backends.kubernetes.client.credentials import token_file
 from allaboard.errors import BadInput, SiteError
 from allaboard.job.homes import expand_home
 from allaboard.job.loader import job_folder
@@ -51,11 +51,12 @@ class Access:
         usual = kubeconfig.paths_of(self.environ, _home(self.environ))
         paths = (job_folder(named),) if named else usual
         if any(kubeconfig.is_there(path) for path in paths):
-            return self._of_kubeconfig(paths)
+            context = kubeconfig.read_kubeconfigs(paths).context(self._said("context"))
+            return settings_of(context, self._namespace(context.namespace), self.environ)
         if named:
             raise BadInput(f"kubeconfig {named} is not there; name another with --kubeconfig")
         if self.environ.get("KUBERNETES_SERVICE_HOST") and not self._said("context"):
-            return self._of_pod()
+            return settings_of_pod(self._namespace(None), self.environ)
         raise BadInput(
             f"no kubeconfig is at {' or '.join(map(str, paths))}, and this process is not in a pod; name "
             "one with --kubeconfig or KUBECONFIG"
@@ -70,38 +71,6 @@ class Access:
     def _said(self, option: str) -> str | None:
         return getattr(self, option) or self.environ.get(f"ALLABOARD_{option.upper()}") or None
 
-    def _of_kubeconfig(self, paths: tuple[Path, ...]) -> Settings:
-        chosen = kubeconfig.read_kubeconfigs(paths).context(self._said("context"))
-        return Settings(
-            server=chosen.server,
-            credentials=chosen.credentials(),
-            authority=chosen.authority,
-            verify=chosen.verify,
-            tls_name=chosen.tls_name,
-            proxy=_usable(chosen.proxy) or proxy_of(chosen.server, self.environ),
-            namespace=self._namespace(chosen.namespace),
-            source=chosen.where,
-        )
-
-    def _of_pod(self) -> Settings:
-        host, port = (self.environ.get(f"KUBERNETES_SERVICE_{word}", "") for word in ("HOST", "PORT"))
-        server = f"https://{f'[{host}]' if ':' in host else host}:{port or 443}"
-        try:
-            authority = (SERVICE_ACCOUNT / "ca.crt").read_text()
-        except OSError as error:
-            raise SiteError(
-                f"this pod has no service account ({error.filename}: {error.strerror}); remove "
-                "automountServiceAccountToken: false from it, or name a kubeconfig"
-            ) from error
-        return Settings(
-            server=server,
-            credentials=token_file(SERVICE_ACCOUNT / "token"),
-            authority=authority,
-            proxy=proxy_of(server, self.environ),
-            namespace=self._namespace(None),
-            source="service account of this pod",
-        )
-
     def _namespace(self, of_context: str | None) -> str:
         chosen = self._said("namespace") or of_context or namespace_of_pod() or "default"
         if not _NAMESPACE.fullmatch(chosen):
@@ -111,25 +80,40 @@ class Access:
         return chosen
 
 
-def settings_of(configuration: Any, namespace: str = "default", source: str = "") -> Settings:
-    """The settings in a Configuration of `kubernetes` or `kubernetes_asyncio`, as Airflow's hooks make it."""
-    authority = None
-    if configuration.ssl_ca_cert:
-        try:
-            authority = Path(configuration.ssl_ca_cert).read_text()
-        except OSError as error:
-            raise SiteError(
-                f"the CA file {configuration.ssl_ca_cert} cannot be read: {error.strerror}"
-            ) from error
+def settings_of(context: kubeconfig.Context, namespace: str, environ: Mapping[str, str]) -> Settings:
+    """The settings for a context of a kubeconfig. Raises BadInput or SiteError."""
     return Settings(
-        server=str(configuration.host).rstrip("/"),
-        credentials=borrowed_credentials(lambda: configuration, f"configuration {id(configuration)}"),
-        authority=authority,
-        verify=bool(configuration.verify_ssl),
-        tls_name=getattr(configuration, "tls_server_name", None),
-        proxy=_usable(configuration.proxy) or proxy_of(configuration.host, os.environ),
+        server=context.server,
+        credentials=context.credentials(),
+        authority=context.authority,
+        verify=context.verify,
+        tls_name=context.tls_name,
+        proxy=_usable(context.proxy) or proxy_of(context.server, environ),
         namespace=namespace,
-        source=source,
+        source=context.where,
+    )
+
+
+def settings_of_pod(namespace: str, environ: Mapping[str, str]) -> Settings:
+    """The settings of the service account of the pod that this process runs in. Raises SiteError for a pod
+    without one.
+    """
+    host, port = (environ.get(f"KUBERNETES_SERVICE_{word}", "") for word in ("HOST", "PORT"))
+    server = f"https://{f'[{host}]' if ':' in host else host}:{port or 443}"
+    try:
+        authority = (SERVICE_ACCOUNT / "ca.crt").read_text()
+    except OSError as error:
+        raise SiteError(
+            f"this pod has no service account ({error.filename}: {error.strerror}); remove "
+            "automountServiceAccountToken: false from it, or name a kubeconfig"
+        ) from error
+    return Settings(
+        server=server,
+        credentials=token_file(SERVICE_ACCOUNT / "token"),
+        authority=authority,
+        proxy=proxy_of(server, environ),
+        namespace=namespace,
+        source="service account of this pod",
     )
 
 
