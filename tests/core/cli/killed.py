@@ -36,6 +36,13 @@ _JOB = re.compile(r"^```yaml runnable\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SCRIPT = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+def script_and_job(page: str, several: bool = True) -> tuple[str, dict[str, Any]]:
+    """The script of a page, and its job; with ``several``: that for two members, where it has one."""
+    text = (PAGES / f"{page}.md").read_text()
+    jobs, [script] = _JOB.findall(text), _SCRIPT.findall(text)
+    return script, yaml.safe_load(jobs[-1 if several else 0])
+
+
 @dataclass(frozen=True, slots=True)
 class Left:
     """What a kill left: ``handed``, the path of the newest whole checkpoint, its step (of Keras its epoch),
@@ -78,9 +85,8 @@ class Killed:
         """The files of the page; the name of its job's. ``lasts``: the number of steps, epochs or rounds.
         With several ``workers``: its job for two members, where it has one.
         """
-        text = (PAGES / f"{self.page}.md").read_text()
-        jobs, [script] = _JOB.findall(text), _SCRIPT.findall(text)
-        made = {**yaml.safe_load(jobs[-1 if fields.get("workers", 1) > 1 else 0]), **fields}
+        script, made = script_and_job(self.page, several=fields.get("workers", 1) > 1)
+        made |= fields
         program, *rest = made["command"]
         made["command"] = [str(PYTHON.with_name(program)), *rest]
         if lasts is not None:
