@@ -33,8 +33,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from allaboard.text.printable import visible
-from allaboard.text.redaction import redact_message, redact_text
+# The readers of texts are imported where an error is made: a DAG file imports this module, and makes none.
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,9 @@ class Problem:
     severity: str = "error"
 
     def __post_init__(self) -> None:
+        from allaboard.text.printable import visible
+        from allaboard.text.redaction import redact_message, redact_text
+
         path, message = redact_text(self.path), redact_message(self.path, self.message)
         # A value may be a secret's by the name before it: what is hidden in both together is hidden in each.
         both, head = redact_text(f"{self.path}: {message}"), f"{path}: "
@@ -109,6 +111,9 @@ class AllaboardError(Exception):
 
 
 def _for_people(message: str) -> str:
+    from allaboard.text.printable import visible
+    from allaboard.text.redaction import redact_text
+
     return visible(redact_text(message), newlines=True, tabs=True)
 
 

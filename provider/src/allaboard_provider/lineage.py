@@ -10,12 +10,11 @@ and without secrets as the extra of Assets is.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from allaboard.errors import AllaboardError
-from allaboard.text.redaction import redact_url
 from allaboard_provider import outlets
 from allaboard_provider.masking import hidden
 
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
 
-@dataclass(frozen=True, slots=True)
-class Dataset:
+class Dataset(NamedTuple):
     """A place. ``version``: what identifies its content; ``rows``, ``size`` (bytes), ``files``: how much was
     written.
     """
@@ -36,13 +34,12 @@ class Dataset:
     files: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
+class Lineage(NamedTuple):
     """Inputs and outputs of a task. ``facts``: for the run facet."""
 
     inputs: tuple[Dataset, ...] = ()
     outputs: tuple[Dataset, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = MappingProxyType({})
 
 
 class TellsLineage:
@@ -83,6 +80,8 @@ def of_checkpoint(uri: str) -> Dataset:
 
 def name_of(uri: str) -> tuple[str, str]:
     """The namespace and the name that OpenLineage's rules give a place."""
+    from allaboard.text.redaction import redact_url
+
     plain = redact_url(uri)
     parts = urlsplit(plain)
     if parts.scheme in ("", "file") or "://" not in plain:

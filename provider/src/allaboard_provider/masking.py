@@ -14,14 +14,14 @@ from typing import Any
 
 from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]
 
-from allaboard.text.redaction import hidden_value, redact_text
-
 _MARK = "\0"
 """A mark that no text of a job holds."""
 
 
 def hidden(text: object) -> str:
     """A text without secrets, those that Airflow knows in this process included."""
+    from allaboard.text.redaction import redact_text
+
     return redact_text(redact(str(text)))
 
 
@@ -90,6 +90,8 @@ def _mask_connection(_: str, connection: Any) -> None:
 
 def _mask_named(name: str, value: Any) -> None:
     """Mask a value under a name of a secret, and those within a structure."""
+    from allaboard.text.redaction import hidden_value
+
     if isinstance(value, Mapping):
         for inner_name, inner in value.items():
             _mask_named(str(inner_name), inner)

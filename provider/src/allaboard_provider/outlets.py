@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from allaboard.text.redaction import redact_texts
-
 CHAMPION = "champion"
 """The key of an Asset's state under which the champion in place stands."""
 MOST_METRICS = 50
@@ -28,6 +26,8 @@ def extra_of(facts: Mapping[str, Any], secrets: Iterable[str] = ()) -> dict[str,
     """The extra of an event: ``facts`` without what is unknown, bounded, without ``secrets``. Of ``metrics``
     the finite numbers, nested ones by dotted names; how many more there were is in ``metrics_left_out``.
     """
+    from allaboard.text.redaction import redact_texts
+
     numbers = dict(_numbers(facts.get("metrics") or {}))
     kept = dict(list(numbers.items())[:MOST_METRICS])
     extra = {name: value for name, value in facts.items() if name != "metrics" and _is_small(value)}

@@ -667,7 +667,7 @@ class TaskTry:
 
     def _lineage_of(self, outcome: Outcome) -> Lineage:
         made = self.operator.made(outcome)
-        return replace(made, facts=redact_texts(dict(made.facts), self.secrets))
+        return made._replace(facts=redact_texts(dict(made.facts), self.secrets))
 
     def _tell_outlets(self, result: Mapping[str, Any]) -> None:
         """Only a worker can: a trigger that ended the task itself would leave its outlets without events."""

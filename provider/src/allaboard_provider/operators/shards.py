@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -92,7 +91,7 @@ class PrepareShardsOperator(StoreOperator):
             "fingerprint": index.fingerprint,
         }
         made = Dataset(into, index.fingerprint, index.samples, index.size, len(index.shards))
-        self.lineage = lambda: replace(self.expected_lineage(), outputs=(made,))
+        self.lineage = lambda: self.expected_lineage()._replace(outputs=(made,))
         if self.outlets:
             outlets.announce(self, context, outlets.extra_of(result), into)
         return result
