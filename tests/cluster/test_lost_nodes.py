@@ -27,7 +27,7 @@ from tests.core.cli.killed import PYTHON, script_and_job
 from tests.core.inside.containers import python_of
 
 CPUS = {"cpu": "4"}
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 #: Kubernetes waits 50 s for a node, and its pods stay for 5 minutes.
 SOON = {"kube-controller-manager": ["--node-monitor-grace-period=8s", "--node-monitor-period=1s"]}
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
@@ -128,12 +128,11 @@ def test_a_gang_goes_on_from_its_checkpoint_on_another_node(
             said, err = client.communicate(timeout=60)
             logs = ab("logs", run).out
         assert state["state"] == "succeeded" and client.returncode == 0, logs
-        lost = ["master-0", "worker-0"] if engine == "pytorchjob" else ["worker-0", "worker-1"]
-        assert first["retryable"] and node in json.dumps(first) and lost[0] in json.dumps(first)
+        assert first["retryable"] and node in json.dumps(first) and "master-0" in json.dumps(first)
         # At once, and with the time at which Kubernetes took note.
         assert f"node {node} does not answer since 20" in said + err
         assert f"node {node} does not answer since 20" in first["summary"]
-        assert f"{', '.join(lost)} are lost with it" in status
+        assert "master-0, worker-0 are lost with it" in status
         assert "goes on from /out/tune/checkpoint-2 (step 2)" in logs
         assert "given ['--resume', '/out/tune/checkpoint-2']" in logs, logs
         assert state["attempt"] == 1 and state["progress"]["step"] == 6
@@ -185,7 +184,7 @@ def test_a_script_of_a_library_goes_on_on_another_node(
             before = team.adopted(out / run)
             until("the pods to be taken away", lambda: _all_leave(team.plane), 60)
             team.declare_off()
-            state = until("the run to end", lambda: ended(ab, run), 240)
+            state = until("the run to end", lambda: ended(ab, run), 400)
             logs = ab("logs", run).out
         assert state["state"] == "succeeded" and state["attempt"] == 1, logs
         assert "goes on from /out/out/" in logs, logs

@@ -20,6 +20,8 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 FIRST_SAVE = 60.0
+NO_MORE = 5.0
+"""Seconds without a new file after which no more are waited for."""
 
 
 class Trainer:
@@ -236,7 +238,12 @@ KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
-def kill_one(saver: Any, folder: Path, pause: float) -> None:
+FILES = {"trainer": 9, "trainer_over": 4, "torch_dcp": 2}
+"""Files of a checkpoint, of those that have several."""
+
+
+def kill_one(saver: Any, folder: Path, files: int, pause: float) -> None:
+    """Kill a saver ``pause`` seconds after it has begun so many files, or as many as it ever writes."""
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -244,11 +251,15 @@ def kill_one(saver: Any, folder: Path, pause: float) -> None:
             saver.save(folder)
         finally:
             os._exit(1)
+    begun: set[Path] = set()
     deadline = time.monotonic() + FIRST_SAVE
-    while not any(path.is_file() for path in folder.rglob("*")):
-        if time.monotonic() > deadline:
+    while len(begun) < files and (not begun or time.monotonic() < deadline):
+        if new := {path for path in folder.rglob("*") if path.is_file()} - begun:
+            begun |= new
+            deadline = time.monotonic() + NO_MORE
+        elif time.monotonic() > deadline:
             raise SystemExit("nothing was saved")
-        time.sleep(0.005)
+        time.sleep(0.002)
     time.sleep(pause)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -260,7 +271,7 @@ def main(kind: str, target: Path, rounds: int, seed: int) -> None:
     for number in range(rounds):
         folder = target / f"round-{number}"
         folder.mkdir(parents=True)
-        kill_one(saver, folder, pauses.uniform(0, 0.6))
+        kill_one(saver, folder, pauses.randint(1, 4 * FILES.get(kind, 1)), pauses.uniform(0, 0.1))
         loaded[folder.name] = sorted(saver.loads(folder))
     print(json.dumps(loaded))
 

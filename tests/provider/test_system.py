@@ -26,6 +26,7 @@ for name in sorted(bag.dags):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_each_example_of_the_reference_runs(tmp_path: Path) -> None:
     environ = {

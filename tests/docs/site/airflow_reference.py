@@ -21,6 +21,8 @@ FOLDER = "reference/airflow"
 EXAMPLES = ROOT / "tests" / "provider" / "system"
 SETTINGS = {"defaults.deferrable()": "`[allaboard] deferrable`, else True"}
 """Defaults that a setting gives -> what a reader is told of them."""
+OF_AIRFLOW = ("python_callable", "op_args", "op_kwargs")
+"""Parameters that Airflow fills in from a call of the decorated function."""
 _PARAM = re.compile(r"^:param (\w+): ((?:.|\n(?!:|\n))*)", re.MULTILINE)
 _SNAKE = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -129,7 +131,7 @@ def _page(kind: Kind, path: str, one: griffe.Class) -> Iterator[str]:
 def _parameters(path: str, one: griffe.Class) -> Iterator[Sequence[str]]:
     meanings, templates = meanings_of(one), template_fields(one)
     for parameter in source._parameters(one):
-        if parameter.kind is griffe.ParameterKind.var_keyword:
+        if parameter.kind is griffe.ParameterKind.var_keyword or parameter.name in OF_AIRFLOW:
             continue
         default = "required" if parameter.default is None else str(parameter.default)
         text = " ".join(source.prose(meanings.get(parameter.name, ""), partial(source._target, path)))

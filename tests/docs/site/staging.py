@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.docs.site import (
+    airflow_reference,
     benchmarks,
     causes,
     commands,
@@ -36,6 +37,7 @@ _LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "sh", ".
 def generated() -> Mapping[str, str]:
     """Path below core/docs -> page: all that is made from the code and not committed."""
     return {
+        **airflow_reference.pages(),
         **causes.pages(),
         **python_reference.pages(),
         "reference/job.md": jobs.page(),

@@ -19,6 +19,10 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 PATIENCE = 180.0
 
 
+class LeftPage(Exception):
+    """The page that was asked gives way to another one."""
+
+
 class Page:
     """One page of a browser."""
 
@@ -38,6 +42,8 @@ class Page:
             if told.get("method") == "Runtime.exceptionThrown":
                 self.errors.append(json.dumps(told["params"]["exceptionDetails"])[:2000])
             if told.get("id") == self._number:
+                if "navigated" in told.get("error", {}).get("message", ""):
+                    raise LeftPage
                 assert "error" not in told, told["error"]
                 result: dict[str, Any] = told["result"]
                 return result
@@ -47,7 +53,10 @@ class Page:
 
     def ask(self, script: str) -> Any:
         """The value of an expression in the page; None where it has none yet."""
-        return self.do("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+        try:
+            return self.do("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+        except LeftPage:
+            return None
 
     def until(self, script: str, seconds: float = PATIENCE) -> Any:
         """What the expression gives, as soon as it is something true."""

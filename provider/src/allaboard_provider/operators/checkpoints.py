@@ -25,6 +25,8 @@ class CollectCheckpointOperator(StoreOperator):
     :param into: the folder of copies; the copy is ``<into>/<run>/step-<12 digits>/``.
     :param which: ``best`` (by ``metric`` and ``mode``; without them, the one that the training reported as
         its best), ``latest``, ``best:val_loss:min``, or the number of a step.
+    :param metric: the metric that ``best`` means.
+    :param mode: ``min`` or ``max``: which end of it is better.
 
     Returns ``{"uri", "source", "run", "step", "metrics", "nonfinite", "fingerprint", "bytes", "copied",
     "notes"}``. The events of its ``outlets`` have the first of them as their extra.

@@ -29,12 +29,13 @@ class PromoteOperator(StoreOperator):
     :param metrics: those of its evaluation: a mapping, or the result of an `EvaluateOperator`; ``manifest``:
         those that the training wrote into the checkpoint.
     :param store: the folder of the history of promotions, ``store://digits``.
-    :param metric: the metric that is compared with the champion's; ``mode`` (min or max) says which end is
-        better, ``better_by`` by how much at least.
-    :param thresholds: ``["accuracy>=0.97", "loss<=0.2"]``.
+    :param metric: the metric that is compared with the champion's; None compares nothing.
+    :param mode: ``max`` or ``min``: which end of the metric is better.
+    :param better_by: by how much it must be better than the champion's, in its own unit.
+    :param thresholds: what the metrics must be in any case: ``["accuracy>=0.97", "loss<=0.2"]``.
+    :param reason: the reason that the history of promotions keeps.
     :param single_writer: nobody else promotes into this store; required for a store without conditional
         writes.
-
     :param despite_flags: promote a checkpoint whose run ended with flags, such as ``nan_loss`` or
         ``success_doubtful``.
 

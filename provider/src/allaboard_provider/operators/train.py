@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
-    """Trains. Succeeds when the run succeeds, and returns the run's status (``state``, ``metrics``,
+    """Trains a job. Succeeds when the run succeeds, and returns the run's status (``state``, ``metrics``,
     ``checkpoints``, ``progress`` ...; all of ``allaboard status --json`` but the members).
 
     :param job: a `TrainingJob`, a mapping of its fields, a text of one (JSON or YAML), or the path of a job

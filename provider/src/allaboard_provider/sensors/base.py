@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 
 
 class Watching(BaseSensorOperator):
-    """``timeout`` counts in every mode; ``poke_interval``: seconds between two looks. ``deferrable``: as for
-    a `TrainingJobOperator`.
+    """The base of sensors. ``timeout`` counts in every mode.
+
+    :param allaboard_conn_id: the connection that names the place of runs and the store; the default one need
+        not exist.
+    :param deferrable: wait in the triggerer instead of a worker slot; the default is that of a
+        `TrainingJobOperator`.
+    :param poke_interval: seconds between two looks, or a timedelta.
     """
 
     ui_color = "#eef0f6"

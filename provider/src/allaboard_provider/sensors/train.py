@@ -28,8 +28,9 @@ class TrainingJobSensor(Watching):
 
     :param run: a run's id, a unique prefix of it, or a job's name (its newest run);
     :param key: the key under which a run was started (``allaboard run --key``);
-    :param kind: with ``job_name``, on a connection to a cluster: a job object that anybody made, with any
-        tool: ``kind="PyTorchJob", job_name="nightly"``.
+    :param kind: with ``job_name``, on a connection to a cluster: the kind of a job object that anybody made,
+        with any tool: ``kind="PyTorchJob", job_name="nightly"``;
+    :param job_name: its name in the namespace of the connection.
 
     :param since: a training that ended before this moment is an earlier one, and is passed over: a time with
         a zone (a datetime, a text, ``"{{ data_interval_start }}"``), or None for any end. The default,

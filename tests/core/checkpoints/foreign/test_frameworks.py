@@ -66,16 +66,19 @@ def test_what_the_installed_library_writes_is_whole(kind: str, tmp_path: Path) -
 def test_killed_while_it_saves_what_is_torn_is_never_whole(kind: str, rounds: int, tmp_path: Path) -> None:
     """A checkpoint that is called whole is one that its library loads again, every time."""
     loads = json.loads(run("kills.py", kind, str(tmp_path), str(rounds), "7").splitlines()[-1])
-    wrong, whole, others = [], 0, 0
+    wrong, whole, others, unjudged = [], 0, 0, 0
     for name, loaded in loads.items():
         for item in judge_place(open_store(tmp_path / name)):
-            if item.verdict is not Verdict.WHOLE:
+            if item.verdict is Verdict.UNKNOWN and item.unit.name in loaded:
+                unjudged += 1
+            elif item.verdict is not Verdict.WHOLE:
                 others += 1
             elif item.unit.name in loaded:
                 whole += 1
             else:
                 wrong.append((name, item.unit.name))
-    assert wrong == [] and whole > rounds // 2
+    # Weights alone may be the beginning of a save of more: they are called whole by nobody.
+    assert wrong == [] and (unjudged if kind == "safetensors" else whole) > rounds // 2
     print(f"{kind}: {rounds} kills, {whole} whole, {others} torn or unknown")
 
 

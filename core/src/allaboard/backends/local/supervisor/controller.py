@@ -793,7 +793,9 @@ class Operator:
             self.conditions = self.engine.with_condition(self.conditions, ended)
 
     def _event(self, kind: str, reason: str, about: str, text: str, now: float) -> None:
-        self.events.append(Event(now, kind, reason, about, text))
+        # A member is heard of once all its processes are gone, with the time at which its first one ended.
+        before = self.events[-1].time if self.events else None
+        self.events.append(Event(max(now, before or now), kind, reason, about, text))
 
 
 def _delay(restarts: int) -> float:
