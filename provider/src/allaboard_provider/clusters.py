@@ -191,15 +191,15 @@ def _chosen_settings(connection: ClusterConnection, choice: str | None) -> Setti
         case "kube_config":
             content = connection.value("kube_config")
             text = content if isinstance(content, str) else json.dumps(content)
-            found = kubeconfig.parse_kubeconfig(text, "kube_config", options)
+            config = kubeconfig.parse_kubeconfig(text, "kube_config", options)
         case "kube_config_path":
-            found = _read_files(str(connection.value("kube_config_path")).split(os.pathsep), options)
+            config = _read_files(str(connection.value("kube_config_path")).split(os.pathsep), options)
         case _:
             if in_pod:
                 return settings_of_pod("default", environ)
             usual = kubeconfig.paths_of(environ, Path.home())
-            found = _read_files([*map(str, usual)], options)
-    return settings_of(found.context(connection.context), "default", environ)
+            config = _read_files([*map(str, usual)], options)
+    return settings_of(config.context(connection.context), "default", environ)
 
 
 def _read_files(names: Sequence[str], options: tuple[str, str]) -> Kubeconfig:
