@@ -45,7 +45,7 @@ def read(folder: Path) -> Any:
 def test_the_examples_folder_holds_the_dag_and_nothing_that_cannot_be_read(examples: Path) -> None:
     bag = read(examples)
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"retrain_digits", "on_new_champion"}
+    assert set(bag.dags) == {"retrain_digits", "on_new_champion", "stop_gone_trainings"}
 
 
 def test_the_chain_is_prepare_train_collect_evaluate_promote(examples: Path) -> None:

@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
+from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.errors import ApiError, Forbidden, Invalid, Missing
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
+from allaboard.checking.job import require_valid
 from allaboard.cli import main
+from allaboard.cli.orphans import watch_orphans
 from allaboard.cli.place import Place
 from allaboard.errors import BackendUnreachable, SiteError
+from allaboard.runs.observation import Owner
 from allaboard.testing.cluster import FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 
@@ -251,3 +255,41 @@ def test_checkpoints_on_a_volume_of_members_are_not_said_to_be_none(desk: Desk) 
     for words in (["list", "digits"], ["list", "digits", "--json"], ["verify", "digits"]):
         code, out, err = desk("checkpoints", *words)
         assert code == 1 and "cannot be seen" in out + err and "no complete checkpoint" not in out + err
+
+
+def test_a_reaper_goes_on_whatever_the_cluster_does_until_it_is_told_to_end(desk: Desk) -> None:
+    client = desk.cluster.backend()
+    plan = Plan(require_valid(json.loads(Path(desk.job(policy={"orphan": {"after": "1m"}})).read_text())), "k")
+    desk.cluster.operator.trains_for = None
+    run = client.launch(plan, Owner("a task", kind="orchestrated")).run
+    client.keeper.died()  # type: ignore[attr-defined]
+    slept: list[float] = []
+
+    def away(verb: str, kind: str) -> None:
+        if len(slept) in (2, 3):
+            raise BackendUnreachable("the API server is away")
+
+    def pause(seconds: float) -> None:
+        slept.append(seconds)
+        desk.cluster.tick(seconds)
+        if len(slept) == 15:
+            raise KeyboardInterrupt
+
+    desk.on_request = away
+    assert watch_orphans(Place(backend="kubernetes"), False, pause) == 0
+    said = desk.capsys.readouterr()
+    assert [line.partition(":")[0] for line in said.out.splitlines()] == [f"run allaboard-{run}"]
+    assert "stopped (a task no longer follows it" in said.out
+    assert said.err.count("trying again soon: the API server is away") == 1 and {*slept} == {20.0}
+
+
+def test_what_a_platform_applies_is_printed_and_no_cluster_is_asked(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALLABOARD_IMAGE", "registry.lab/allaboard:7")
+    code, out, _ = desk("cluster", "--reaper", "-n", "research", "--json")
+    assert code == 0 and desk.opened == []
+    kinds = [item["kind"] for item in json.loads(out)["items"]]
+    assert kinds == ["ServiceAccount", "Role", "RoleBinding", "Deployment"]
+    code, out, _ = desk("cluster", "--reaper", "-n", "research")
+    assert code == 0 and "image: registry.lab/allaboard:7\n" in out and "--namespace, research]" in out

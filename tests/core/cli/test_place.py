@@ -66,6 +66,9 @@ def test_whoever_names_a_namespace_means_a_cluster() -> None:
         (("run", "job.yaml", "-n", "team", "--fit", "shrink"), "a gang is never shrunk"),
         (("stop",), "say which run"),
         (("stop", "digits", "--orphans"), "not both"),
+        (("stop", "digits", "--watch"), "--watch looks for orphans; give --orphans, too"),
+        (("stop", "--orphans", "--watch"), "--watch looks after a cluster, and runs of this machine are"),
+        (("cluster", "--reaper", "--rbac", "viewer"), "print one thing each"),
     ],
 )
 def test_what_cannot_be_meant_is_bad_input(

@@ -23,6 +23,7 @@ WHO = {
     "stacks": "Beside the submitter's: asking members where they stand, when a run does not move.",
     "capacity": "Beside the submitter's or viewer's: what nodes, queues and classes have.",
     "boost": "For the account of a platform that runs `allaboard boost`.",
+    "reaper": "Printed by `allaboard cluster --reaper`: what ends runs whose clients do not come back.",
 }
 
 

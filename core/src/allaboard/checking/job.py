@@ -14,7 +14,15 @@ from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine
 from allaboard.errors import BadInput, Problem
 from allaboard.job.fields import MEMBERS_MAX, Reader
 from allaboard.job.identity import canonical
-from allaboard.job.training_job import SOURCES, Fields, TrainingJob, copied, member_count
+from allaboard.job.training_job import (
+    ORPHAN_AFTER_MAX,
+    ORPHAN_AFTER_MIN,
+    SOURCES,
+    Fields,
+    TrainingJob,
+    copied,
+    member_count,
+)
 from allaboard.runs.trackers import is_secret
 from allaboard.text import units
 from allaboard.text.names import nearest, one_of
@@ -135,6 +143,7 @@ def _contradictions(job: Mapping[str, Any]) -> list[Problem]:
         *_secrets(job),
         *_gang(job),
         *_hang(job),
+        *_orphan(job),
         *_spot(job),
         *_claims(job),
         *_network(job),
@@ -337,6 +346,17 @@ def _hang(job: Mapping[str, Any]) -> Iterator[Problem]:
     elif hang.get("then") == "restart" and policy.get("restart") == "never":
         message = "restart starts members again, which policy.restart: never forbids; say tell or fail"
         yield Problem("policy.hang.then", message)
+
+
+def _orphan(job: Mapping[str, Any]) -> Iterator[Problem]:
+    orphan = (job.get("policy") or {}).get("orphan") or {}
+    after = orphan.get("after")
+    if after is None:
+        return
+    if not ORPHAN_AFTER_MIN <= units.seconds(after) <= ORPHAN_AFTER_MAX:
+        yield Problem("policy.orphan.after", f"{show(str(after))} is out of range; give 1m to 1d")
+    if orphan.get("then") == "finish":
+        yield Problem("policy.orphan.after", "has no meaning with then: finish", severity="warning")
 
 
 def _spot(job: Mapping[str, Any]) -> Iterator[Problem]:

@@ -24,6 +24,11 @@ Framework = Literal["pytorch", "tensorflow", "mpi", "xgboost", "paddle", "jax", 
 RestartWord = Literal["never", "on_failure", "always", "exit_code"]
 HangWord = Literal["tell", "restart", "fail"]
 AskWord = Literal["exec", "file"]
+OrphanWord = Literal["stop", "finish"]
+ORPHAN_AFTER_MIN, ORPHAN_AFTER_MAX = 60.0, 86_400.0
+"""Seconds. A client that lives is seen three times in the shortest; the Lease of one that died is kept for the
+longest.
+"""
 CleanWord = Literal["none", "running", "all"]
 FitWord = Literal["shrink", "strict"]
 PullWord = Literal["always", "if_not_present", "never"]
@@ -192,6 +197,27 @@ class Hang(TypedDict, total=False):
     ]
 
 
+class Orphan(TypedDict, total=False):
+    """Treatment of a run on a cluster that no client follows any more."""
+
+    after: Annotated[
+        str | int | float,
+        "duration",
+        "how long a client may stay away, from 1m to 1d; a reaper counts only time in which the API server "
+        "answered",
+        "3h",
+        "1h; 10m for a run of the command line",
+    ]
+    then: Annotated[
+        OrphanWord,
+        "choice",
+        "stop ends the members, who may save; finish lets them train to their end and hold their GPUs until "
+        "then, though no client keeps clocks, policy.hang and further attempts",
+        "finish",
+        "stop",
+    ]
+
+
 class Policy(TypedDict, total=False):
     """Rules for the end of members, and for the end of the whole job."""
 
@@ -218,6 +244,7 @@ class Policy(TypedDict, total=False):
     ]
     clocks: Annotated[Clocks, "group", "limits of phases"]
     hang: Annotated[Hang, "group", "what happens to a run that makes no progress"]
+    orphan: Annotated[Orphan, "group", "what happens to a run on a cluster that no client follows any more"]
 
 
 class Metadata(TypedDict, total=False):

@@ -124,6 +124,7 @@ class FakeCluster:
         """Webhooks that are asked about what a patch makes of an object; they raise what they refuse."""
         self.compacted = 0
         self.keepers: list[FakeKeeper] = []
+        self.followers = itertools.count(1)
         self.operator = FakeOperator(self, trains_for)
         self.lock = threading.RLock()
         self._version = itertools.count(101)
@@ -822,7 +823,7 @@ class FakeKeeper:
 
     def __init__(self, cluster: FakeCluster, api: FakeApi) -> None:
         self.cluster, self.api = cluster, api
-        self.holder = f"follower-{len(cluster.keepers) + 1}"
+        self.holder = f"follower-{next(cluster.followers)}"
         self.name: str | None = None
         cluster.keepers.append(self)
 

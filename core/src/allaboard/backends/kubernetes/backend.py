@@ -35,7 +35,7 @@ from allaboard.backends.base import (
 from allaboard.backends.kubernetes.client.pool import pool_of
 from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import resource_for, resource_of
-from allaboard.backends.kubernetes.lifecycle import orphans, stop
+from allaboard.backends.kubernetes.lifecycle import orphans, reaper, stop
 from allaboard.backends.kubernetes.lifecycle.orphans import Orphan, Tidied
 from allaboard.backends.kubernetes.logs import stream
 from allaboard.backends.kubernetes.observe.lookup import takes_rank_0
@@ -43,7 +43,7 @@ from allaboard.backends.kubernetes.operations import foreign, logs, observe, run
 from allaboard.backends.kubernetes.operations.foreign_job import OthersJob
 from allaboard.backends.kubernetes.operations.queues import read_queues
 from allaboard.backends.kubernetes.operations.workspace import Workspace
-from allaboard.backends.kubernetes.preflight.at_launch import Asking
+from allaboard.backends.kubernetes.preflight.at_launch import Asking, orphan_note
 from allaboard.backends.kubernetes.session import FollowSession
 from allaboard.backends.kubernetes.stacks.asking import look_often
 from allaboard.backends.kubernetes.state.leases import (
@@ -187,7 +187,8 @@ class KubernetesBackend:
         asking = Asking(self.api)
         with self._changing():
             handle = runs.launch(self.api, self.workspace, plan, owner, lease, asking.begin)
-        return replace(handle, notes=(*handle.notes, *asking.notes()))
+        of_orphans = () if handle.hand_over else orphan_note(self.api, plan, owner)
+        return replace(handle, notes=(*handle.notes, *asking.notes(), *of_orphans))
 
     def adopt(self, handle: Handle, old: Owner, new: Owner) -> Handle:
         with self._changing():
@@ -333,6 +334,10 @@ class KubernetesBackend:
         of each.
         """
         return orphans.tidy_up(self.api, self.api.namespace)
+
+    def reap(self) -> reaper.Look:
+        """Look once for runs whose clients do not come back, and end those whose time is up."""
+        return reaper.look(self.api, user_at_host())
 
     def list(self) -> list[Observation]:
         return runs.list_runs(self.api, self.workspace)

@@ -1598,6 +1598,7 @@ def _ignored_note(plan: Plan) -> str | None:
         if name in volume.get(source, {})
     ]
     fields += [f"spot.{name}" for name in _IGNORED_OF_SPOT if (job.get("spot") or {}).get(name)]
+    fields += ["policy.orphan"] if (job.get("policy") or {}).get("orphan") else []
     gang = [name for name, value in (job.get("gang") or {}).items() if value is not None]
     fields += [f"gang.{name}" for name in gang]
     if not fields:

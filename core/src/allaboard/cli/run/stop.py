@@ -8,7 +8,7 @@ import click
 
 from allaboard.backends.actor import user_at_host
 from allaboard.backends.base import Backend, NotYours, handle_of
-from allaboard.cli.orphans import stop_orphans
+from allaboard.cli.orphans import stop_orphans, watch_orphans
 from allaboard.cli.place import Place, adopt_option, json_option, place_options
 from allaboard.diagnosis import diagnose
 from allaboard.errors import BadInput, OwnershipConflict, SiteError
@@ -20,6 +20,7 @@ EPILOG = """\b
 Examples:
   allaboard stop digits
   allaboard stop --orphans -n research
+  allaboard stop --orphans --watch -n research   until Ctrl-C: the reaper of that namespace
   allaboard stop digits --now --reason "the GPUs are needed"
   allaboard stop nightly --adopt -n research     a job that somebody else started
 
@@ -39,13 +40,25 @@ _NO_OWNER = Owner("nobody", "detached", "detached")
 @click.option(
     "--orphans", is_flag=True, help="On a cluster: all runs and objects whose clients cannot come back."
 )
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="With --orphans: look every 20 s, and end the runs whose time is up (policy.orphan).",
+)
 @click.option("--now", is_flag=True, help="Kill its members, without time to save.")
 @click.option("--reason", default="allaboard stop", metavar="TEXT", help="Reason, kept in the run's record.")
 @adopt_option
 @place_options
 @json_option
 def stop(
-    run: str | None, orphans: bool, now: bool, reason: str, adopt: bool, at: Place, as_json: bool
+    run: str | None,
+    orphans: bool,
+    watch: bool,
+    now: bool,
+    reason: str,
+    adopt: bool,
+    at: Place,
+    as_json: bool,
 ) -> int:
     """Stop a run and wait until its processes are gone."""
     if orphans:
@@ -53,7 +66,9 @@ def stop(
             raise BadInput(f"give either {run!r} or --orphans, not both")
         if adopt:
             raise BadInput("--adopt names one job of others; leave it out with --orphans")
-        return stop_orphans(at, as_json)
+        return watch_orphans(at, as_json) if watch else stop_orphans(at, as_json)
+    if watch:
+        raise BadInput("--watch looks for orphans; give --orphans, too")
     if run is None:
         raise BadInput("say which run: `allaboard stop RUN`; `allaboard list` shows them")
     backend, seen = at.open_to_change(run, "stop", adopt)

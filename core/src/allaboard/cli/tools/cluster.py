@@ -22,6 +22,7 @@ Examples:
   allaboard cluster
   allaboard cluster --context gpu-lab -n research --json
   allaboard cluster --rbac submitter -n research | kubectl apply -f -
+  allaboard cluster --reaper -n research | kubectl apply -f -
   allaboard cluster --facts -n research > lab.json        then: render job.yaml --cluster-facts lab.json
 
 What you may not read is shown as unknown. Nothing is created: one dry run for each operator tests
@@ -40,6 +41,12 @@ whether its webhook answers.
     "what nodes and queues have; or what `allaboard boost` needs; no cluster is contacted.",
 )
 @click.option(
+    "--reaper",
+    is_flag=True,
+    help="Print only what ends runs in a namespace whose clients do not come back: an account, its Role and a "
+    "Deployment of `allaboard stop --orphans --watch`; no cluster is contacted.",
+)
+@click.option(
     "--facts",
     is_flag=True,
     help="Print only what rendering needs to know of it, and of this place (ALLABOARD_IMAGE, ...), as JSON.",
@@ -50,18 +57,20 @@ def cluster(
     context: str | None,
     namespace: str | None,
     rbac: str | None,
+    reaper: bool,
     facts: bool,
     as_json: bool,
 ) -> int:
     """Show what a cluster has installed for training, and how to install what is missing."""
-    if rbac is not None and facts:
-        raise click.UsageError("--rbac and --facts print one thing each; name one of them")
-    if rbac is not None:
+    if (rbac is not None) + reaper + facts > 1:
+        raise click.UsageError("--rbac, --reaper and --facts print one thing each; name one of them")
+    role = "reaper" if reaper else rbac
+    if role is not None:
         import yaml
 
         from allaboard.backends.kubernetes.discovery.rbac import manifest
 
-        text = manifest(rbac, namespace or os.environ.get("ALLABOARD_NAMESPACE") or "default")
+        text = manifest(role, namespace or os.environ.get("ALLABOARD_NAMESPACE") or "default")
         if as_json:
             items = [document for document in yaml.safe_load_all(text) if document]
             show_json({"apiVersion": "v1", "kind": "List", "items": items})

@@ -5,6 +5,7 @@ cluster in memory that notes each request; what they need and what the Roles all
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -16,24 +17,25 @@ from allaboard.backends.base import Handle, Plan, Selection, handle_of
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client import resources
 from allaboard.backends.kubernetes.client.errors import Forbidden
-from allaboard.backends.kubernetes.client.resources import resource_for, resource_of
+from allaboard.backends.kubernetes.client.resources import PODS, resource_for, resource_of
 from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.discovery.components import (
     CLUSTERQUEUES,
     KUEUE_WORKLOADS,
     LOCALQUEUES,
 )
+from allaboard.backends.kubernetes.discovery.pod_security import violations
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.stacks import by_file
 from allaboard.backends.kubernetes.state.records import read_record
 from allaboard.backends.kubernetes.watch import informer
 from allaboard.engines import ENGINES, Engine
 from allaboard.engines.pytorchjob import PyTorchJob
-from allaboard.errors import SiteError
+from allaboard.errors import BadInput, SiteError
 from allaboard.gangs import GANGS as WHOLE_GANGS
 from allaboard.render import devices
 from allaboard.render.cluster_facts import ClusterFacts
-from allaboard.testing.cluster import FakeCluster
+from allaboard.testing.cluster import Died, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.backends.kubernetes.test_backend import ME, a_plan_with_code, running
@@ -48,6 +50,7 @@ OF_THE_CLUSTER = (
 )
 """What no Role of a namespace can allow: without it a queue tells less."""
 BY_PREFLIGHT = {*OF_THE_CLUSTER, Access("list", "", "resourcequotas")}
+ORPHAN = {"after": "1m"}
 GANGS = {
     "volcano": "scheduling.volcano.sh/v1beta1/PodGroup",
     "coscheduling": "scheduling.x-k8s.io/v1alpha1/PodGroup",
@@ -192,6 +195,64 @@ def test_what_belongs_to_the_whole_cluster_is_given_no_namespace() -> None:
 def test_only_the_platform_may_patch_workloads() -> None:
     patches = Access("patch", "kueue.x-k8s.io", "workloads")
     assert [role for role in rbac.ROLES if patches in rbac.wanted_accesses(role)] == ["boost"]
+
+
+BROUGHT = {"podgroups", "workloads", "compositepodgroups", "resourceclaimtemplates", "secrets"}
+"""What a job brings, and what goes with it: looked for, and nothing fails without it."""
+
+
+def test_a_reaper_may_do_what_it_does_and_nothing_else(tmp_path: Path) -> None:
+    """A run of each kind, whose client is killed: while it trains, at each request of its start, while it stops
+    it; and one whose job somebody has deleted.
+    """
+    cluster = FakeCluster()
+    for engine, gang in zip(ENGINES.values(), cycle(GANGS)):
+        job: dict[str, Any] = {"framework": engine.FRAMEWORKS[0], "engine": engine.NAME}
+        plan = a_plan_with_code(tmp_path, gang={"scheduler": gang}, policy={"orphan": ORPHAN}, **job)
+        for faults in ({}, *({n: "die-after"} for n in range(1, 8))):
+            client = cluster.backend(faults, facts=facts_with(engine, gang))
+            with suppress(Died):
+                client.launch(replace(plan, key=f"{engine.NAME} {faults}"), ME)
+            client.keeper.died()  # type: ignore[attr-defined]
+    client = cluster.backend()
+    gone = client.launch(a_plan_with_code(tmp_path, policy={"orphan": ORPHAN}), ME)
+    stops = client.launch(replace(a_plan_with_code(tmp_path), key="stops"), ME)
+    cluster.tick(3)
+    client.observe(gone.run)
+    cluster.delete(PYTORCHJOBS, gone.run, "default")
+    with suppress(Died):
+        cluster.backend({5: "die"}).stop(stops, ME, "ann", "enough")
+    client.keeper.died()  # type: ignore[attr-defined]
+    cluster.requests.clear()
+    for _ in range(60):
+        cluster.tick(20)
+        client.reap()
+    allowed = {*rbac.wanted_accesses("reaper")}
+    done = {access for access in asked(cluster) if access.verb != "watch"}
+    done -= {Access("get", a.group, a.resource) for a in done if a.resource in BROUGHT}
+    assert words(done) == words(allowed)
+    assert [body for body in cluster.all(PODS) if "deletionTimestamp" not in body["metadata"]] == []
+
+
+def test_a_reaper_runs_where_pods_are_restricted(monkeypatch: pytest.MonkeyPatch) -> None:
+    import yaml
+
+    monkeypatch.setenv("ALLABOARD_IMAGE", "registry.lab/team/allaboard:7")
+    made = [*yaml.safe_load_all(rbac.manifest("reaper", "research"))]
+    assert [one["kind"] for one in made] == ["ServiceAccount", "Role", "RoleBinding", "Deployment"]
+    assert {one["metadata"]["namespace"] for one in made} == {"research"}
+    pod = made[-1]["spec"]["template"]["spec"]
+    assert violations(pod, "restricted") == []
+    [container] = pod["containers"]
+    assert container["image"] == "registry.lab/team/allaboard:7"
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert {*container["resources"]["limits"]} == {*container["resources"]["requests"]} == {"cpu", "memory"}
+    assert container["command"][1:] == [
+        "stop", "--orphans", "--watch", "--backend", "kubernetes", "--namespace", "research",
+    ]  # fmt: skip
+    monkeypatch.setenv("ALLABOARD_IMAGE", "an image\nkind: Secret")
+    with pytest.raises(BadInput, match="ALLABOARD_IMAGE"):
+        rbac.manifest("reaper", "research")
 
 
 def test_the_roles_name_the_kinds_of_every_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def test_a_run_that_is_taken_up_again_is_no_orphan(cluster: FakeCluster) -> None
     cluster.backend().launch(a_plan(), ME)
     from allaboard.backends.kubernetes.lifecycle import orphans
 
-    tidied = orphans._tidied(third.api, orphan)
+    tidied = orphans.tidied(third.api, orphan, "a person")
     assert not tidied.done and "it has changed meanwhile" in tidied.action
     assert state(third, handle.run) is State.RUNNING
 
@@ -281,7 +281,7 @@ def test_whoever_comes_by_removes_the_leases_of_the_dead(
     handle = client.launch(a_plan(), ORCHESTRATED)
     running(cluster, client, handle.run)
     dies(client)
-    cluster.tick(leases.SECONDS + ORCHESTRATED_SECONDS - 5)
+    cluster.tick(leases.SECONDS + leases.KEPT - 5)
     cluster.backend().list()
     assert len(cluster.all(LEASES)) == 1, "from it is known since when the run has no follower"
     cluster.now += 10

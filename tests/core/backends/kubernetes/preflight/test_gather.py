@@ -54,11 +54,19 @@ def operator_answers(body: Json) -> None:
         raise Forbidden('admission webhook "validator.x" denied the request: no', status=403)
 
 
+REAPER = named(
+    "allaboard-reaper", spec={"renewTime": "2999-01-01T00:00:00.000000Z", "leaseDurationSeconds": 60}
+)
 OBJECTS: dict[str, list[Json]] = {
+    "leases.coordination.k8s.io": [REAPER],
     "namespaces": [named("research")],
     "serviceaccounts": [named("default")],
     "nodes": [a_node()],
 }
+
+
+def stale(lease: Json) -> Json:
+    return {**lease, "spec": {**lease["spec"], "renewTime": ago(100)}}
 
 
 class Cluster:
@@ -954,6 +962,26 @@ def test_a_name_that_leaves_no_room_for_a_service() -> None:
     assert check.stops and "70 characters" in check.summary and "7 shorter" in str(check.fix)
 
 
+# --- who ends what nobody comes back for
+
+
+@pytest.mark.parametrize(
+    ("given", "ok", "words"),
+    [
+        ({}, True, "a reaper ends runs here"),
+        ({"objects": {"leases.coordination.k8s.io": []}}, False, "no reaper runs in namespace research; without"),
+        ({"objects": {"leases.coordination.k8s.io": [stale(REAPER)]}}, False, "no reaper runs in namespace"),
+        ({"denied": [("list", "leases")]}, None, "it is not known whether a reaper runs in namespace research"),
+    ],
+    ids=["there", "none", "died", "hidden"],
+)
+def test_whether_a_reaper_is_at_work_is_told(given: Json, ok: bool | None, words: str) -> None:
+    check = Cluster(**given).says("orphans")
+    assert check.ok is ok and words in check.summary and not check.stops
+    if not ok:
+        assert check.fix == "allaboard cluster --reaper -n research | kubectl apply -f -"
+
+
 # --- the Roles
 
 
@@ -971,8 +999,9 @@ def test_roles_are_plain_objects_for_one_namespace() -> None:
         bindings = [d for d in documents if d["kind"].endswith("RoleBinding")]
         assert all(s["namespace"] == "research" for d in bindings for s in d["subjects"])
         # The others are for that of submitters.
-        account = {"ServiceAccount"} if role in ("submitter", "viewer", "boost") else set()
-        assert {d["kind"] for d in documents} == within | account | whole
+        account = {"ServiceAccount"} if role in ("submitter", "viewer", "boost", "reaper") else set()
+        runs = {"Deployment"} if role == "reaper" else set()
+        assert {d["kind"] for d in documents} == within | account | whole | runs
         assert not any("*" in json.dumps(d) for d in documents), "least privilege names everything"
 
 

@@ -12,22 +12,22 @@ An orphan is one of
 - ``extra``: code or a PodGroup of ours that no job owns;
 - ``claim``: a claim of a run that has no record, and that no record owns: with its owner it would have gone.
 
-It is tidied up only after a time in which its client could have come back (`SAFE`), and only if nothing
-about it has changed since it was found.
+It is tidied up only after a time in which its client could have come back (``policy.orphan`` of a run's job,
+else `SAFE`), and only if nothing about it has changed since it was found. Where a reaper is at work the time
+is the one that the reaper has counted (`waiting`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from allaboard.backends.base import Handle, NotYours
 from allaboard.backends.kubernetes.client.errors import Conflict, Forbidden, Missing
 from allaboard.backends.kubernetes.client.protocol import Json
 from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
-    LEASES,
     PODS,
     PVCS,
     SECRETS,
@@ -36,8 +36,10 @@ from allaboard.backends.kubernetes.client.resources import (
     job_kinds,
     resource_of,
 )
-from allaboard.backends.kubernetes.lifecycle import stop
+from allaboard.backends.kubernetes.client.values import at, mapping
+from allaboard.backends.kubernetes.lifecycle import stop, waiting
 from allaboard.backends.kubernetes.lifecycle.launch import is_mounted
+from allaboard.backends.kubernetes.lifecycle.waiting import Waiting
 from allaboard.backends.kubernetes.observe.lookup import (
     AttemptObjects,
     check_namespace,
@@ -49,15 +51,20 @@ from allaboard.backends.kubernetes.observe.lookup import (
 from allaboard.backends.kubernetes.state import leases, records
 from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.engines import engine_of_object
+from allaboard.follow.run_record import RunRecord
 from allaboard.gangs import GANGS
+from allaboard.job.training_job import ORPHAN_AFTER_MAX
 from allaboard.render import labels
 from allaboard.runs.observation import State
 from allaboard.runs.status import state_of
-from allaboard.text.units import from_rfc3339, rfc3339, show_seconds
+from allaboard.text.names import key_hash
+from allaboard.text.units import from_rfc3339, rfc3339, seconds, show_seconds
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
 
+JANITOR, REAPER = "the janitor", "the reaper"
+"""The names under which a person who tidies up, and a reaper, stop a run."""
 ATTACHED_SECONDS = 600.0
 ORCHESTRATED_SECONDS = 3600.0
 """An orchestrator may be restarted or upgraded, and its runs go on meanwhile."""
@@ -76,8 +83,9 @@ SAFE: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """``since``: when its client was last heard of; ``left``: seconds until it may be tidied up. ``name``: of
-    the object.
+    """``since``: when its client was last heard of; ``left``: seconds until it may be tidied up, None: its job
+    says that it goes on to its end; ``patience``: those in all. ``name``: of the object; ``mark``: changed by
+    whoever takes up the run.
     """
 
     kind: str
@@ -85,7 +93,9 @@ class Orphan:
     run: str
     reason: str
     since: float | None
-    left: float
+    left: float | None
+    patience: float = 0.0
+    mark: str = ""
     stored: Stored | None = field(default=None, repr=False, compare=False)
     body: Json | None = field(default=None, repr=False, compare=False)
 
@@ -96,7 +106,7 @@ class Orphan:
             "run": self.run,
             "why": self.reason,
             "since": rfc3339(self.since),
-            "tidied_up_in": max(0.0, round(self.left, 3)),
+            "tidied_up_in": None if self.left is None else max(0.0, round(self.left, 3)),
         }
 
 
@@ -139,7 +149,7 @@ def tidy_up(api: Api, namespace: str) -> list[Tidied]:
     """Tidy up all that may be, and say what was done about each."""
     done = []
     for orphan in orphans(api, namespace):
-        done.append(_tidied(api, orphan))
+        done.append(tidied(api, orphan, JANITOR))
     leases.remove_dead(api)
     return done
 
@@ -158,13 +168,9 @@ def take_picture(api: Api) -> Picture:
     pods = _list_objects(api, {PODS})
     extras = _list_objects(api, _extra_kinds())
     claims = _list_objects(api, {PVCS}, f"{labels.KEEP}=run")
-    try:
-        held = api.list(LEASES, labels=labels.selector())[0]
-        by_name = {lease["metadata"]["name"]: lease for lease in held}
-    except Forbidden:
-        by_name = None
+    held = leases.read_leases(api)
     now = api.server_time()
-    return Picture(tuple(stored), tuple(jobs), tuple(pods), tuple(extras), tuple(claims), by_name, now)
+    return Picture(tuple(stored), tuple(jobs), tuple(pods), tuple(extras), tuple(claims), held, now)
 
 
 def _extra_kinds() -> set[Resource]:
@@ -197,7 +203,7 @@ def found_in(picture: Picture) -> Iterator[Orphan]:
         if job is not None:
             meant[job["metadata"]["uid"]] = stored
         mine = tuple(p for p in picture.pods if _is_of(p, stored))
-        yield from _of_record(AttemptObjects(stored, job, None, mine, picture.now), picture)
+        yield from orphans_of_record(AttemptObjects(stored, job, None, mine, picture.now), picture)
     records_of = {s.record.run: s for s in picture.stored}
     for job in picture.jobs:
         if job["metadata"]["uid"] not in meant:
@@ -215,19 +221,26 @@ def _is_of(body: Json, stored: Stored) -> bool:
     return tuple(labels.label_of(body, n) for n in (labels.RUN, labels.ATTEMPT, labels.GENERATION)) == wanted
 
 
-def _of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
+def orphans_of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
+    """The orphan that a record and its objects are, if they are one. Of the picture it reads the Leases, the
+    ConfigMaps and the time.
+    """
     stored, record, now = objects.stored, objects.record, picture.now
 
-    def orphan(kind: str, reason: str, since: float | None, patience: float) -> Orphan:
-        left = patience if since is None else since + patience - now
-        return Orphan(kind, stored.name, record.run, reason, since, left, stored=stored)
+    def orphan(kind: str, reason: str, since: float | None, patience: float, stays: bool = False) -> Orphan:
+        mark = _mark(kind, stored)
+        left = _left(picture, Waiting(mark, since or 0.0), record.run, patience)
+        return Orphan(
+            kind, stored.name, record.run, reason, since, None if stays else left, patience, mark, stored
+        )
 
     if record.outcome is not None:
         return
     observation = observation_of(objects)
     if record.stop is not None and objects.job is not None and not objects.ending and not _is_over(objects):
         reason = f"{record.stop.by} stopped it ({record.stop.reason}), but its job is not ended"
-        yield orphan("stop", reason, record.stop.at, SAFE["stop"])
+        # Who has stopped it may be about to end the job. A reaper was killed at that: the next one goes on.
+        yield orphan("stop", reason, record.stop.at, 0.0 if record.stop.by == REAPER else SAFE["stop"])
     elif not objects.was_created and record.stop is None:
         reason = f"{record.owner.id} began to start it, but its job is not created"
         yield orphan("start", reason, stored.followed, SAFE["start"])
@@ -239,11 +252,38 @@ def _of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
             "end", f"it {state_of(observation)}, but that is not recorded", observation.finished, 0.0
         )
     elif record.owner.kind != "detached":
-        last = _last_seen(stored, picture.leases, now)
+        last = last_seen(stored, picture.leases, now)
         if last is not None:
-            patience = SAFE.get(record.owner.kind, ORCHESTRATED_SECONDS)
+            patience, stays = _patience(record)
             reason = f"{record.owner.id} no longer follows it; last seen {show_seconds(now - last)} ago"
-            yield orphan("run", reason, last, patience)
+            yield orphan("run", reason, last, patience, stays)
+
+
+def _patience(record: RunRecord) -> tuple[float, bool]:
+    """Seconds for which the client of a run may stay away, and whether the run goes on to its end then."""
+    stated = mapping(at(record.spec, "policy", "orphan"))
+    after, usual = stated.get("after"), SAFE.get(record.owner.kind, ORCHESTRATED_SECONDS)
+    if isinstance(after, str | int | float):
+        with suppress(ValueError):  # a person has changed the record by hand
+            usual = min(seconds(after), ORPHAN_AFTER_MAX)
+    return usual, stated.get("then") == "finish"
+
+
+def _mark(kind: str, stored: Stored) -> str:
+    record, owner = stored.record, stored.record.owner
+    words = (kind, record.uid, owner.id, owner.phase, owner.kind, stored.lease, f"{stored.followed}")
+    return key_hash("\0".join(words))
+
+
+def _left(picture: Picture, orphan: Waiting, run: str, patience: float) -> float:
+    """Seconds until it may be tidied up: by what the reaper has counted where one is at work, else by the
+    clock.
+    """
+    lease = (picture.leases or {}).get(waiting.LEASE)
+    if lease is not None and leases.is_held(lease, picture.now):
+        known = waiting.count(waiting.read(lease), [(run, orphan.mark, orphan.since)], 0.0)
+        return patience - known[run].counted
+    return patience if not orphan.since else orphan.since + patience - picture.now
 
 
 def _lacks_mounted(objects: AttemptObjects, picture: Picture) -> bool:
@@ -255,7 +295,7 @@ def _lacks_mounted(objects: AttemptObjects, picture: Picture) -> bool:
     return any((extra["kind"], extra["name"]) not in there for extra in wanted)
 
 
-def _last_seen(stored: Stored, held: Mapping[str, Json] | None, now: float) -> float | None:
+def last_seen(stored: Stored, held: Mapping[str, Json] | None, now: float) -> float | None:
     """The time at which its follower was last seen; None: it lives, or that is not known."""
     if held is None or not stored.lease:
         return None
@@ -315,7 +355,10 @@ def _of_claim(claim: Json, now: float) -> Iterator[Orphan]:
 # Tidying up.
 
 
-def _tidied(api: Api, orphan: Orphan) -> Tidied:
+def tidied(api: Api, orphan: Orphan, by: str) -> Tidied:
+    """Tidy up one orphan, if it may be and has not changed meanwhile."""
+    if orphan.left is None:
+        return Tidied(orphan, False, "left alone: it goes on to its end (policy.orphan.then: finish)")
     if orphan.left > 0:
         rest = show_seconds(orphan.left)
         return Tidied(orphan, False, f"left alone: its client may come back for another {rest}")
@@ -323,13 +366,13 @@ def _tidied(api: Api, orphan: Orphan) -> Tidied:
         if orphan.stored is None:
             done = _without_record(api, orphan)
         else:
-            done = _with_record(api, orphan, orphan.stored)
+            done = _with_record(api, orphan, orphan.stored, by)
     except Forbidden as error:
         return Tidied(orphan, False, f"left alone: {error}")
     return Tidied(orphan, done is not None, done or "left alone: it has changed meanwhile")
 
 
-def _with_record(api: Api, orphan: Orphan, stored: Stored) -> str | None:
+def _with_record(api: Api, orphan: Orphan, stored: Stored, by: str) -> str | None:
     """None: it is not what it was."""
     now = records.read_record(api, orphan.run)
     if now is None or (now.record, now.lease, now.followed) != (stored.record, stored.lease, stored.followed):
@@ -353,9 +396,10 @@ def _with_record(api: Api, orphan: Orphan, stored: Stored) -> str | None:
             return None
         stop.record_end(api, objects, state)
         return f"written down: it {state}"
-    handle = Handle(record.run, record.attempt, record.generation, record.uid)
-    answer = stop.stop(api, handle, record.owner, "the janitor", orphan.reason)
-    return None if isinstance(answer, NotYours) else "stopped"
+    # A client that stood still for as long may have come back, and has written no record for it.
+    if record.object_uid is not None and last_seen(now, leases.read_leases(api, now.lease), objects.now) is None:
+        return None
+    return None if stop.stop_as_seen(api, objects, by, orphan.reason) is None else "stopped"
 
 
 def _without_record(api: Api, orphan: Orphan) -> str | None:

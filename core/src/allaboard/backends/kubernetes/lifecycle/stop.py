@@ -58,18 +58,29 @@ def stop(
         stored = records.read_record(api, handle.run)
         if stored is None or stored.record.uid != handle.uid or stored.record.owner.id != owner.id:
             return NotYours(stored.record.owner.id if stored is not None else "nobody")
-        objects = read_objects(api, stored)
-        state = state_of(observation_of(objects))
-        if state.is_final:
-            record_end(api, objects, state)
-            _end_members(api, objects, kill)
-            remove_extras(api, objects.stored)
-            return Stopped(already=True)
-        wanted = stored.record.stop or Stop(by, reason, objects.now)
-        if stop_recorded(api, objects, wanted) is not None:
-            carry_out(api, objects, wanted, kill)
-            return Stopped()
+        answer = stop_as_seen(api, read_objects(api, stored), by, reason, kill)
+        if answer is not None:
+            return answer
     raise _always_changing(handle.run)
+
+
+def stop_as_seen(
+    api: Api, objects: AttemptObjects, by: str, reason: str, kill: bool = False
+) -> Stopped | None:
+    """Stop the attempt of these objects. None: another client has written the record since it was read, and
+    nothing is done.
+    """
+    state = state_of(observation_of(objects))
+    if state.is_final:
+        record_end(api, objects, state)
+        _end_members(api, objects, kill)
+        remove_extras(api, objects.stored)
+        return Stopped(already=True)
+    wanted = objects.record.stop or Stop(by, reason, objects.now)
+    if stop_recorded(api, objects, wanted) is None:
+        return None
+    carry_out(api, objects, wanted, kill)
+    return Stopped()
 
 
 def stop_from(api: Api, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:

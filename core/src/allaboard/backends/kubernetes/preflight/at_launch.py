@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.client.errors import Missing
 from allaboard.backends.kubernetes.client.resources import (
     CONFIGMAPS,
@@ -30,10 +31,12 @@ from allaboard.backends.kubernetes.discovery import capacity
 from allaboard.backends.kubernetes.discovery.installed import Node, Survey, node_of
 from allaboard.backends.kubernetes.discovery.pod_specs import PodSpec
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
+from allaboard.backends.kubernetes.lifecycle.reaper import is_at_work
 from allaboard.backends.kubernetes.preflight import checks
 from allaboard.backends.kubernetes.preflight.checks import Facts
 from allaboard.backends.kubernetes.preflight.lookup import Lookup
 from allaboard.errors import AllaboardError
+from allaboard.runs.observation import Owner
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
@@ -117,6 +120,17 @@ class Asking:
             accounts=each(SERVICEACCOUNTS, capacity.accounts(pods) - {"default"}),
             priorities=each(PRIORITYCLASSES, capacity.priorities(pods)),
         )
+
+
+def orphan_note(api: Api, plan: Plan, owner: Owner) -> tuple[str, ...]:
+    """The sentence of a run that a task or a step follows where nobody would end it without them; one
+    request.
+    """
+    policy = (plan.job.get("policy") or {}).get("orphan") or {}
+    if owner.kind != "orchestrated" or policy.get("then") == "finish":
+        return ()
+    check = checks.reaper(is_at_work(api), api.namespace)
+    return () if check.ok else (f"{check.summary}; {check.fix}",)
 
 
 def _own(ready: PreparedAttempt) -> list[str]:

@@ -63,7 +63,8 @@ class Facts:
     ``budgets`` (of disruptions): None when they may not be read. ``admission_checks``: those of the
     ClusterQueue; ``worker_clusters``: their MultiKueueConfigs; ``pods_tried``: None when pods may not be
     created, not even dry. ``own_claims``: those that are made with the job; ``storage_classes``: None when
-    they may not be read, or need not. ``unhelped``: what members lack of the helper.
+    they may not be read, or need not. ``unhelped``: what members lack of the helper. ``reaper``: whether one
+    is at work, None: not known.
     """
 
     survey: Survey
@@ -94,6 +95,7 @@ class Facts:
     tried: Sequence[DryRunResult] = ()
     pods_tried: Sequence[DryRunResult] | None = None
     unhelped: Sequence[str] = ()
+    reaper: bool | None = None
 
     @property
     def job(self) -> Json:
@@ -275,6 +277,24 @@ def rbac(facts: Facts) -> Iterator[Check]:
         yield Check("rbac", False, f"{who} may not {some}", evidence, fix)
     elif facts.allowed:
         yield _is_well("rbac", f"{who} may do all of the {len(facts.allowed)} things that the job needs")
+
+
+def orphans(facts: Facts) -> Iterator[Check]:
+    """Whether anybody ends the run when its clients do not come back."""
+    yield reaper(facts.reaper, facts.where)
+
+
+def reaper(at_work: bool | None, namespace: str) -> Check:
+    """What it means for a run whether a reaper looks after its namespace; None: that is not known."""
+    if at_work:
+        return _is_well("orphans", "a reaper ends runs here whose clients do not come back")
+    there = "no reaper runs" if at_work is False else "it is not known whether a reaper runs"
+    summary = (
+        f"{there} in namespace {namespace}; without one nobody ends a run whose last client dies, and its "
+        "members hold their GPUs until they end by themselves"
+    )
+    fix = f"allaboard cluster --reaper -n {namespace} | kubectl apply -f -"
+    return Check("orphans", None if at_work is None else False, summary, fix=fix, severity=WARNING)
 
 
 def blind_spots(facts: Facts) -> Iterator[Check]:
@@ -1066,6 +1086,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     operator,
     gang,
     rbac,
+    orphans,
     queue,
     admission_checks,
     topology,

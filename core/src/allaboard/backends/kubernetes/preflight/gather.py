@@ -46,6 +46,7 @@ from allaboard.backends.kubernetes.discovery.kueue_objects import ClusterQueue, 
 from allaboard.backends.kubernetes.discovery.rbac import Access
 from allaboard.backends.kubernetes.lifecycle.field_errors import lacks_extra
 from allaboard.backends.kubernetes.lifecycle.prepare import PreparedAttempt
+from allaboard.backends.kubernetes.lifecycle.reaper import is_at_work
 from allaboard.backends.kubernetes.preflight import device_classes
 from allaboard.backends.kubernetes.preflight.checks import Facts, examine, sends_away
 from allaboard.backends.kubernetes.preflight.lookup import DryRunResult, Lookup
@@ -115,6 +116,7 @@ def gather(api: Api, ready: PreparedAttempt, survey: Survey) -> Facts:
         flavors=_look_up_each(api, FLAVORS, {f for g in kueue.groups for f in g.flavors}, permitted),
         tried=_dry_run_objects(api, ready, claims, resources, survey) if there else (),
         unhelped=ready.unhelped,
+        reaper=is_at_work(api),
         pods_tried=_dry_run_pods(api, ready, pods, permitted) if there else None,
     )
 

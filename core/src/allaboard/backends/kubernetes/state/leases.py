@@ -26,6 +26,7 @@ from allaboard.backends.kubernetes.client.process import PROCESS
 from allaboard.backends.kubernetes.client.protocol import Json, Patience
 from allaboard.backends.kubernetes.client.resources import LEASES
 from allaboard.errors import AllaboardError, BackendUnreachable
+from allaboard.job.training_job import ORPHAN_AFTER_MAX
 from allaboard.render import labels
 from allaboard.text.units import from_rfc3339, rfc3339
 
@@ -37,9 +38,9 @@ T = TypeVar("T")
 SECONDS = 60
 """Seconds for which a Lease holds without being renewed; it is renewed three times as often."""
 EVERY = SECONDS / 3
-KEPT = 3600.0
+KEPT = ORPHAN_AFTER_MAX
 """Seconds for which a Lease that has run out is kept: it shows since when its runs have no follower, and so
-whether their follower may still come back (`lifecycle.orphans.SAFE`).
+whether their follower may still come back (`lifecycle.orphans`).
 """
 AT_ONCE = 50
 PATIENCE = Patience(budget=5.0)
@@ -69,6 +70,18 @@ def seen_at(lease: Json) -> float:
 
 def is_held(lease: Json, now: float) -> bool:
     return now < seen_at(lease) + float((lease.get("spec") or {}).get("leaseDurationSeconds") or 0)
+
+
+def read_leases(api: Api, name: str | None = None) -> dict[str, Json] | None:
+    """The Leases of allaboard in a namespace, by name; only that of ``name``, if it is given. None: this user
+    may not list Leases.
+    """
+    fields = None if name is None else f"metadata.name={name}"
+    try:
+        every = api.list(LEASES, labels=labels.selector(), fields=fields)[0]
+    except Forbidden:
+        return None
+    return {lease["metadata"]["name"]: lease for lease in every}
 
 
 def take_lease(api: Api, holder: str) -> str:

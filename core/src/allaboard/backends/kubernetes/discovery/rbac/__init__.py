@@ -1,20 +1,24 @@
-"""The Roles that a cluster gives to those who submit, to those who look, and to `boost`, as the YAML of this
-folder; the kinds of jobs in it are those of the engines. Preflight asks the API server for the same rights,
+"""The Roles that a cluster gives to those who submit, to those who look, to `boost` and to the reaper, as the
+YAML of this folder; the kinds of jobs in it are those of the engines. Preflight asks the API server for the same rights,
 read out of the same text.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from allaboard import __version__
 from allaboard.backends.kubernetes.client.resources import PVCS, SECRETS, extra_kinds, job_kinds, resource_of
+from allaboard.errors import BadInput
 from allaboard.gangs import GANGS
+from allaboard.text.names import why_not_an_image
 
-ROLES = ("submitter", "viewer", "mpi", "claims", "stacks", "capacity", "boost")
+ROLES = ("submitter", "viewer", "mpi", "claims", "stacks", "capacity", "boost", "reaper")
 PREFLIGHT = "allaboard-preflight"
 """The Role without which nothing fails: it lets preflight see more."""
 
@@ -55,7 +59,8 @@ def text(role: str) -> str:
             for group, plurals in kinds.items()
         )
         verbs = "get, list, create, patch, delete" if "create" in match[0] else "list"
-        others = (kind for kind in extra_kinds() if kind != SECRETS)  # which have a Role of their own
+        reads = "list" in match[0]  # the reaper does without: what a job brings goes with the job
+        others = (kind for kind in extra_kinds() if reads and kind != SECRETS)  # these have a Role of their own
         extras = (_RULE.format(group=kind.group, kind=kind.plural, verbs=verbs) for kind in others)
         return "".join((*jobs, *extras))
 
@@ -67,10 +72,15 @@ def text(role: str) -> str:
 
 
 def manifest(role: str, namespace: str) -> str:
-    """The objects for one namespace, with the comments that explain them."""
+    """The objects for one namespace, with the comments that explain them. Raises BadInput for an
+    ALLABOARD_IMAGE that is no image.
+    """
     documents = []
     of_cluster = False
-    for line in text(role).replace("$namespace", namespace).splitlines():
+    image = os.environ.get("ALLABOARD_IMAGE") or f"registry.lab/allaboard:{__version__}"
+    if (trouble := why_not_an_image(image)) is not None:
+        raise BadInput(f"ALLABOARD_IMAGE: {trouble}")
+    for line in text(role).replace("$namespace", namespace).replace("$image", image).splitlines():
         documents.append(line)
         if line.startswith("kind: "):
             of_cluster = line.startswith("kind: Cluster")
