@@ -92,7 +92,7 @@ def for_members(spec: structures.ComponentSpec, arguments: Mapping[str, Any]) ->
     field, through = dsl.TaskConfigField, dsl.TaskConfigPassthrough
     in_a_folder = isinstance(store, str) and bool(store) and "://" not in store
     passthroughs = [
-        *(through(field=one, apply_to_task=False) for one in _FOR_MEMBERS),
+        *(through(field=passed_on, apply_to_task=False) for passed_on in _FOR_MEMBERS),
         through(field=field.ENV, apply_to_task=True),
         through(field=field.KUBERNETES_VOLUMES, apply_to_task=in_a_folder),
     ]

@@ -1,4 +1,4 @@
-"""What a pipeline run has left behind: runs that are live, and that no step of it follows any more.
+"""Leftovers of a pipeline run: runs that are live, and that no step of it follows any more.
 
 Kubeflow's "Terminate" gives a step less than a second, and a pod may be killed without a word. Members that
 are pods of their own go on then, for a next pod of the step that may never come. A step at the end of the
@@ -6,7 +6,7 @@ pipeline stops them.
 
 It asks the cluster who follows a run, and not Kubeflow how its tasks have ended: the driver writes the state
 of the DAG at that moment, RUNNING after a failure, and never an error message (kubeflow/pipelines:
-backend/src/v2/driver/resolve.go, "TODO: Implement fields").
+backend/src/v2/driver/resolve.go).
 """
 
 from __future__ import annotations

@@ -407,14 +407,14 @@ def _checkpoint_uri(text: str, artifact: Artifact | None, name: str = "checkpoin
 def _chosen(folder: Store, which: str | int, metric: str | None, mode: str) -> Checkpoint:
     """The first complete checkpoint of those that ``which`` means. Raises BadInput, StorageMissing."""
     notes: list[str] = []
-    found = next(candidates(folder, which, metric, mode, notes), None)
+    checkpoint = next(candidates(folder, which, metric, mode, notes), None)
     for note in notes:
         say(note)
-    if found is None:
+    if checkpoint is None:
         raise StorageMissing(
             f"{folder.uri}: no whole checkpoint of a known format is there; give the folder that holds one"
         )
-    return found
+    return checkpoint
 
 
 def _source(source: str, folder: str) -> Any:

@@ -1,4 +1,4 @@
-"""What is set on a task of KFP, for the members of its job: values in, values out.
+"""Settings of a task of KFP, for the members of its job: values in, values out.
 
 Kubeflow's driver gives it to a step whose members are pods of their own, in the words of a pod
 (kubeflow/pipelines: backend/src/v2/driver/driver.go, TaskConfig). It is read as the pod template of a
@@ -66,7 +66,7 @@ def with_task(fields: Mapping[str, Any], task: TaskConfig | None, tell: Tell) ->
 
 
 class _Job:
-    """What a job and its groups say. The fields are not checked yet."""
+    """Statements of a job and its groups. The fields are not checked yet."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         groups = [group for group in _fields(fields.get("groups")).values() if isinstance(group, Mapping)]
@@ -83,26 +83,30 @@ class _Job:
     def variables(self) -> dict[str, Any]:
         """The job's own variables; None for those of its pods, and of single groups."""
         of_groups = dict.fromkeys(name for part in self.each[1:] for name in _fields(part.get("environment")))
-        of_pods = {str(item.get("name")): None for one in self.trains for item in _mappings(one.get("env"))}
+        of_pods = {
+            str(item.get("name")): None
+            for container in self.trains
+            for item in _mappings(container.get("env"))
+        }
         return {**of_groups, **of_pods, **_fields(self.fields.get("environment"))}
 
     def amounts(self) -> dict[str, Any]:
         """Amounts by the name of their resource; ``gpu`` stands for each way to say GPUs."""
-        said: dict[str, Any] = {}
+        stated: dict[str, Any] = {}
         for part in reversed(self.each):
             resources = _fields(part.get("resources"))
-            said |= {name: resources[name] for name in ("cpu", "memory") if name in resources}
+            stated |= {name: resources[name] for name in ("cpu", "memory") if name in resources}
             counted = next((name for name in _GPU_COUNTS if name in resources), None)
-            said |= {} if counted is None else {"gpu": resources[counted]}
-            said |= _fields(resources.get("devices"))
+            stated |= {} if counted is None else {"gpu": resources[counted]}
+            stated |= _fields(resources.get("devices"))
         for container in self.trains:
             for side in _fields(container.get("resources")).values():
-                said |= {_kind(name): amount for name, amount in _fields(side).items()}
-        return said
+                stated |= {_kind(name): amount for name, amount in _fields(side).items()}
+        return stated
 
     def mounts(self) -> dict[str, str | None]:
         """The claim behind each path; None for any other source."""
-        mounts = [mount for one in self.trains for mount in _mappings(one.get("volumeMounts"))]
+        mounts = [mount for container in self.trains for mount in _mappings(container.get("volumeMounts"))]
         of_pods = {_path(mount.get("mountPath")): None for mount in mounts}
         of_secrets = {_path(item.get("mount")): None for item in _mappings(self.fields.get("secrets"))}
         of_storage = {
@@ -116,14 +120,14 @@ class _Job:
 
     def node_labels(self) -> dict[str, Any]:
         """The labels that nodes must have."""
-        said: dict[str, Any] = {}
+        stated: dict[str, Any] = {}
         for part, spec in zip(reversed(self.each), reversed(self.specs), strict=True):
             kind = _fields(part.get("resources")).get("gpu_type")
             if isinstance(kind, str):
                 label, equals, value = kind.partition("=")
-                said |= {label: value} if equals else dict.fromkeys(GPU_LABELS, kind)
-            said |= _fields(spec.get("nodeSelector"))
-        return said
+                stated |= {label: value} if equals else dict.fromkeys(GPU_LABELS, kind)
+            stated |= _fields(spec.get("nodeSelector"))
+        return stated
 
 
 def _template(job: _Job, task: TaskConfig, tell: Tell) -> dict[str, Any]:
@@ -151,14 +155,14 @@ def _template(job: _Job, task: TaskConfig, tell: Tell) -> dict[str, Any]:
 def _variables(job: _Job, given: Any, tell: Tell) -> Any:
     if not isinstance(given, list):
         return given
-    said, own = job.variables(), _fields(job.fields.get("environment"))
+    stated, own = job.variables(), _fields(job.fields.get("environment"))
     kept = []
     for item in given:
         variable, name = _fields(item), str(_fields(item).get("name"))
         if name.startswith(_OF_THE_STEP) or {*_OF_ITS_POD} & {*_fields(variable.get("valueFrom"))}:
             continue
         # A plain variable of the task goes below those of single groups by itself.
-        if name in own or (name in said and "valueFrom" in variable):
+        if name in own or (name in stated and "valueFrom" in variable):
             if "valueFrom" in variable or own.get(name) != variable.get("value"):
                 tell(f"environment.{show(name, quote=False)}: the job and the task set it; the job's counts")
             continue
@@ -170,14 +174,14 @@ def _resources(job: _Job, given: Any, tell: Tell) -> Any:
     sides = _fields(given)
     if any(not isinstance(side, Mapping) for side in sides.values()):
         return given
-    said = job.amounts()
+    stated = job.amounts()
     # What a request says counts, as for the job.
     asked = {**_fields(sides.get("limits")), **_fields(sides.get("requests"))}
     for kind, amount in {_kind(name): amount for name, amount in asked.items()}.items():
-        if kind in said and str(said[kind]) != str(amount):
-            tell(_both(f"resources.{show(kind, quote=False)}", said[kind], amount))
+        if kind in stated and str(stated[kind]) != str(amount):
+            tell(_both(f"resources.{show(kind, quote=False)}", stated[kind], amount))
     kept = {
-        side: {name: amount for name, amount in amounts.items() if _kind(name) not in said}
+        side: {name: amount for name, amount in amounts.items() if _kind(name) not in stated}
         for side, amounts in sides.items()
     }
     return {side: amounts for side, amounts in kept.items() if amounts}
@@ -192,17 +196,17 @@ def _kind(resource: Any) -> str:
 def _node_selector(job: _Job, given: Any, tell: Tell) -> Any:
     if not isinstance(given, Mapping):
         return given
-    said = job.node_labels()
+    stated = job.node_labels()
     for label, value in given.items():
-        if label in said and said[label] != value:
-            tell(_both(f"node selector {show(str(label), quote=False)}", said[label], value))
-    return {label: value for label, value in given.items() if label not in said}
+        if label in stated and stated[label] != value:
+            tell(_both(f"node selector {show(str(label), quote=False)}", stated[label], value))
+    return {label: value for label, value in given.items() if label not in stated}
 
 
 def _affinity(job: _Job, given: Any, tell: Tell) -> Any:
-    said = [spec["affinity"] for spec in job.specs if spec.get("affinity")]
-    if given and said:
-        if said[0] != given:
+    stated = [spec["affinity"] for spec in job.specs if spec.get("affinity")]
+    if given and stated:
+        if stated[0] != given:
             tell("affinity: the job's pod and the task set it; the job's counts")
         return None
     return given
@@ -213,16 +217,16 @@ def _mounts(job: _Job, task: TaskConfig, tell: Tell) -> tuple[Any, Any]:
     mounts, volumes = task.volume_mounts, task.volumes
     if not isinstance(mounts, list) or not isinstance(volumes, list):
         return mounts, volumes
-    said, taken = job.mounts(), job.volumes()
+    stated, taken = job.mounts(), job.volumes()
     claims = {
         str(item.get("name")): _fields(item.get("persistentVolumeClaim")) for item in _mappings(volumes)
     }
     left = []
     for mount in mounts:
         path = _path(_fields(mount).get("mountPath"))
-        if path not in said:
+        if path not in stated:
             left.append(mount)
-        elif said[path] is None or said[path] != claims.get(str(mount.get("name")), {}).get("claimName"):
+        elif stated[path] is None or stated[path] != claims.get(str(mount.get("name")), {}).get("claimName"):
             tell(f"mount {show(path, quote=False)}: the job and the task set it; the job's counts")
     dropped = {str(m.get("name")) for m in _mappings(mounts)} - {str(m.get("name")) for m in _mappings(left)}
     kept = [volume for volume in volumes if str(_fields(volume).get("name")) not in dropped]
@@ -235,9 +239,9 @@ def _renamed(item: Any, taken: set[str]) -> Any:
     return {**item, "name": f"task-{name}"} if name in taken else item
 
 
-def _both(what: str, of_job: Any, of_task: Any) -> str:
+def _both(subject: str, of_job: Any, of_task: Any) -> str:
     job, task = (show(str(value), quote=False) for value in (of_job, of_task))
-    return f"{what}: the job says {job}, the task {task}; the job's counts"
+    return f"{subject}: the job says {job}, the task {task}; the job's counts"
 
 
 def _below(fields: Mapping[str, Any], name: str, given: Mapping[str, Any]) -> dict[str, Any]:

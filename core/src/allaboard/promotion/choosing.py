@@ -125,9 +125,9 @@ def _reason(ranked: Sequence[Standing], metric: str, mode: str, of_all: str, out
     end = "smallest" if mode == "min" else "largest"
     parts = [f"{best.name} has the {end} {show(metric, _SHOWN, quote=False)}, {best.value:.15g}, {of_all}"]
     if equals:
-        one = len(equals) == 1
+        single = len(equals) == 1
         parts.append(
-            f"{equals[0]} has the same, and comes later" if one
+            f"{equals[0]} has the same, and comes later" if single
             else f"{len(equals)} others have the same, and come later"
         )  # fmt: skip
     if out:
