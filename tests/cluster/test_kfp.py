@@ -184,7 +184,8 @@ def train_command(job: dict[str, Any], place: str) -> tuple[list[str], str]:
     component = spec["components"]["comp-train"]
     box = spec["deploymentSpec"]["executors"][component["executorLabel"]]["container"]
     known = component["inputDefinitions"]["parameters"]
-    values = {name: one["defaultValue"] for name, one in known.items()} | {"job": job, "folder": "/code"}
+    values = {name: one["defaultValue"] for name, one in known.items() if "defaultValue" in one}
+    values |= {"job": job, "folder": "/code"}
     outputs = component["outputDefinitions"]
     file = f"{place.replace('s3://', '/s3/')}/output_metadata.json"
     given = {

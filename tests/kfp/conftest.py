@@ -17,13 +17,18 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.processes import kill_run
 from allaboard.backends.local.state.paths import RunFolder
 from allaboard.backends.local.state.records import read_record
+from allaboard.render.cluster_facts import assumed_facts
 from allaboard.runs.observation import Observation
+from allaboard.testing.cluster import FakeCluster
 
 pytest.importorskip("kfp")
 
 from kfp import dsl
 
+from allaboard_kfp import step
+
 JOBS = Path(__file__).parent / "jobs"
+PIPELINE_RUN = "0c1d2e3f-1111-2222-3333-444455556666"
 
 
 @dataclass
@@ -117,3 +122,23 @@ def no_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture
+def cluster(here: Any, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """A cluster in memory, and a pod of a pipeline on it."""
+    found = FakeCluster()
+
+    def backend_of(name: Any, *, site: Any, namespace: str | None) -> Any:
+        assert name == "kubernetes"
+        facts = assumed_facts(os.environ, namespace or "default")
+        return found.backend(site=site, environ=dict(os.environ), facts=facts)
+
+    monkeypatch.setattr(step, "backend_of", backend_of)
+    for name, value in {
+        "ALLABOARD_BACKEND": "kubernetes", "ALLABOARD_IMAGE": "lab/train:1",
+        "ALLABOARD_STORE": "s3://bucket/team", "KFP_POD_NAME": "retrain-1", "KFP_POD_UID": "pod-1",
+        "KFP_RUN_ID": PIPELINE_RUN, "ARGO_NODE_NAME": "retrain(0).root(0).train(0).executor(0)",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    return found

@@ -18,6 +18,7 @@ import yaml
 
 from tests.kfp.ir import compiled
 
+WORKSPACE = "/kfp-workspace"
 Step = Callable[[str, Path, dict[str, Any]], dict[str, Any]]
 """Runs one step in a pod: the task's name, the pipeline, the task as `tests.kfp.pod` takes it."""
 _TYPES: dict[str, Any] = {
@@ -41,8 +42,10 @@ class Scope:
 
 class Driver:
     def __init__(self, pipeline: Any, folder: Path, step: Step) -> None:
-        self.file = folder / "pipeline.yaml"
-        compiled(pipeline, self.file)
+        """``pipeline``: what is compiled, or the file of one that was."""
+        self.file = pipeline if isinstance(pipeline, Path) else folder / "pipeline.yaml"
+        if not isinstance(pipeline, Path):
+            compiled(pipeline, self.file)
         self.spec = next(yaml.safe_load_all(self.file.read_text()))
         self.step, self.run_id = step, str(uuid.uuid4())
         self.done: dict[str, dict[str, Any]] = {}
@@ -66,12 +69,14 @@ class Driver:
         if (iterator := task.get("parameterIterator")) is not None:
             items = iterator["items"]
             values = json.loads(items["raw"]) if "raw" in items else self._inputs(task, scope)[0]
+            every = []
             for n, item in enumerate(values if "raw" in items else values[items["inputParameter"]]):
                 inner = Scope(*self._inputs(task, scope))
                 inner.parameters[iterator["itemInput"]] = item
                 inner.parameters = _checked(component, inner.parameters)
                 self._dag(component["dag"], inner, f"{path}/{n}/")
-            return {}
+                every.append(inner.outputs)
+            return {"parameters": _collected(component["dag"], every)}
         parameters, artifacts = self._inputs(task, scope)
         if "dag" in component:
             self._dag(component["dag"], Scope(_checked(component, parameters), artifacts), f"{path}/")
@@ -101,7 +106,7 @@ class Driver:
 
 def _parameter(one: Mapping[str, Any], scope: Scope) -> Any:
     if "runtimeValue" in one:
-        return one["runtimeValue"]["constant"]
+        return constant(one["runtimeValue"])
     if "taskOutputParameter" in one:
         output = one["taskOutputParameter"]
         return scope.outputs[output["producerTask"]]["parameters"][output["outputParameterKey"]]
@@ -113,6 +118,26 @@ def _parameter(one: Mapping[str, Any], scope: Scope) -> Any:
         held = json.loads(value) if isinstance(value, str) else value
         return held[selector.removeprefix('parseJson(string_value)["').removesuffix('"]')]
     return value
+
+
+def constant(one: Mapping[str, Any]) -> Any:
+    """A constant, with the place of the workspace in it."""
+    value = one["constant"]
+    return value.replace("{{$.workspace_path}}", WORKSPACE) if isinstance(value, str) else value
+
+
+def _collected(dag: Mapping[str, Any], every: list[dict[str, dict[str, Any]]]) -> dict[str, list[Any]]:
+    """The parameters that a loop hands out, a list with an item for each iteration: ``CollectInputs``."""
+    given = {
+        name: one["valueFromParameter"] for name, one in dag.get("outputs", {}).get("parameters", {}).items()
+    }
+    return {
+        name: [
+            outputs[source["producerSubtask"]]["parameters"][source["outputParameterKey"]]
+            for outputs in every
+        ]
+        for name, source in given.items()
+    }
 
 
 def _artifact(one: Mapping[str, Any], scope: Scope) -> Any:
@@ -138,3 +163,86 @@ def _checked(component: Mapping[str, Any], values: Mapping[str, Any]) -> dict[st
                 f'input parameter "{name}" type mismatch: expect {kind}, got {type(value).__name__}'
             )
     return checked
+
+
+def task_config(
+    component: Mapping[str, Any],
+    container: Mapping[str, Any],
+    platform: Mapping[str, Any],
+    workspace: str = "",
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the driver gives to the step as its TaskConfig, and what it puts into the step's own pod
+    (kubeflow/pipelines: backend/src/v2/driver/driver.go and k8s.go). ``workspace``: the claim of the run's
+    workspace, if an input names a place in it.
+    """
+    listed = component.get("taskConfigPassthroughs", ())
+    through = {one["field"]: one.get("applyToTask", False) for one in listed}
+    volumes, mounts = _volumes(platform, workspace)
+    parts = {
+        "RESOURCES": {"resources": _resources(container.get("resources", {}))},
+        "ENV": {"env": _env(container, platform)},
+        "KUBERNETES_AFFINITY": {"affinity": _affinity(platform.get("nodeAffinity", ()))},
+        "KUBERNETES_TOLERATIONS": {"tolerations": platform.get("tolerations")},
+        "KUBERNETES_NODE_SELECTOR": {"nodeSelector": platform.get("nodeSelector", {}).get("labels")},
+        "KUBERNETES_VOLUMES": {"volumes": volumes, "volumeMounts": mounts},
+    }
+    config: dict[str, Any] = {name: None for part in parts.values() for name in part} | {"resources": {}}
+    pod: dict[str, Any] = {}
+    for name, part in parts.items():
+        config |= part if name in through else {}
+        pod |= part if through.get(name, True) else {}
+    return config, {name: value for name, value in pod.items() if value}
+
+
+def _resources(given: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"cpu": "Cpu", "memory": "Memory"}
+    sides: dict[str, dict[str, str]] = {}
+    for side in ("Limit", "Request"):
+        asked = {name: given.get(f"resource{word}{side}") for name, word in names.items()}
+        sides[f"{side.lower()}s"] = {name: amount for name, amount in asked.items() if amount}
+    if accelerator := given.get("accelerator"):
+        sides["limits"][accelerator["resourceType"]] = accelerator["resourceCount"]
+    return {side: amounts for side, amounts in sides.items() if amounts}
+
+
+def _env(container: Mapping[str, Any], platform: Mapping[str, Any]) -> list[dict[str, Any]]:
+    env = [{"name": one["name"], "value": one["value"]} for one in container.get("env", ())]
+    for kind, key, ref in (
+        ("secretAsEnv", "secretKey", "secretKeyRef"), ("configMapAsEnv", "configMapKey", "configMapKeyRef")
+    ):  # fmt: skip
+        for one in platform.get(kind, ()):
+            name = one.get("secretName") or one["configMapName"]
+            more = {"optional": one["optional"]} if "optional" in one else {}
+            for pair in one["keyToEnv"]:
+                source = {"name": name, "key": pair[key], **more}
+                env.append({"name": pair["envVar"], "valueFrom": {ref: source}})
+    for one in platform.get("fieldPathAsEnv", ()):
+        env.append({"name": one["name"], "valueFrom": {"fieldRef": {"fieldPath": one["fieldPath"]}}})
+    return env
+
+
+def _affinity(terms: Any) -> dict[str, Any] | None:
+    required = [{"matchExpressions": term["matchExpressions"]} for term in terms if "weight" not in term]
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": required}}
+    return {"nodeAffinity": rule} if required else None
+
+
+def _volumes(platform: Mapping[str, Any], workspace: str) -> tuple[Any, Any]:
+    volumes: list[dict[str, Any]] = []
+    mounts: list[dict[str, Any]] = []
+
+    def add(name: str, source: dict[str, Any], path: str) -> None:
+        volumes.append({"name": name, **source})
+        mounts.append({"name": name, "mountPath": path})
+
+    if workspace:
+        add("kfp-workspace", {"persistentVolumeClaim": {"claimName": workspace}}, WORKSPACE)
+    for one in platform.get("pvcMount", ()):
+        add(one["constant"], {"persistentVolumeClaim": {"claimName": one["constant"]}}, one["mountPath"])
+    for one in platform.get("secretAsVolume", ()):
+        source = {"secretName": one["secretName"], "optional": one["optional"]}
+        add(one["secretName"], {"secret": source}, one["mountPath"])
+    for one in platform.get("configMapAsVolume", ()):
+        source = {"name": one["configMapName"], "optional": one["optional"]}
+        add(one["configMapName"], {"configMap": source}, one["mountPath"])
+    return volumes or None, mounts or None

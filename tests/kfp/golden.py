@@ -1,6 +1,10 @@
 """Write the golden YAML anew, and look at the difference before you keep it.
 
 .venv/kfp/bin/python -m tests.kfp.golden
+
+``golden/<version>`` is what a release has published. It stays as it is for ever: pipelines that were compiled
+with it run in images of later releases. A release makes its own: copy ``golden/*.yaml`` into a folder of its
+version.
 """
 
 from __future__ import annotations
@@ -10,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+NAMES = (
+    "prepare_shards", "train", "collect_checkpoint", "import_checkpoint", "evaluate", "pick_best", "promote",
+    "clean_up",
+)  # fmt: skip
 
 
 def subjects() -> dict[str, Any]:
@@ -21,8 +29,7 @@ def subjects() -> dict[str, Any]:
         sys.path.pop(0)
     import allaboard_kfp
 
-    names = ("prepare_shards", "train", "collect_checkpoint", "evaluate", "promote")
-    return {**{name: getattr(allaboard_kfp, name) for name in names}, "retrain_digits": retrain_digits}
+    return {**{name: getattr(allaboard_kfp, name) for name in NAMES}, "retrain_digits": retrain_digits}
 
 
 def main() -> None:

@@ -12,6 +12,8 @@ from kfp import compiler
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 GOLDEN = Path(__file__).parent / "golden"
+RELEASES = sorted(path for path in GOLDEN.iterdir() if path.is_dir())
+"""What each release has published."""
 
 
 def compiled(what: Any, into: Path) -> str:

@@ -18,7 +18,7 @@ from allaboard.promotion.champion import history
 from allaboard.storage import open_store
 from tests.core.s3server import S3Server, s3_server
 from tests.kfp.conftest import JOBS, Here
-from tests.kfp.ir import compiled
+from tests.kfp.ir import RELEASES, compiled
 from tests.kfp.pod import BUCKET, as_pod, why_not
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no mounts of our own: {why_not()}")
@@ -40,6 +40,8 @@ class Pods:
         self.here, self.server = here, server
         self.store = f"s3://{server.make_bucket()}/team"
         self.pods = 0
+        self.release: Path | None = None
+        """The folder of components that an earlier release has compiled."""
 
     def run(self, name: str, task: int = 1, **parameters: Any) -> dict[str, Any]:
         self.pods += 1
@@ -49,8 +51,9 @@ class Pods:
             "task": str(uuid.UUID(int=task)),
             "parameters": {"store": self.store, **parameters},
         }
-        file = self.here.folder / f"{name}.yaml"
-        compiled(getattr(allaboard_kfp, name), file)
+        file = (self.release or self.here.folder) / f"{name}.yaml"
+        if self.release is None:
+            compiled(getattr(allaboard_kfp, name), file)
         environ = {
             **self.server.environ,
             "ALLABOARD_HOME": str(disk / "home"),
@@ -67,7 +70,12 @@ def pods(here: Here, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Pods:
 
 
 @pytest.mark.thorough
-def test_the_whole_chain_in_pods_with_a_bucket_as_its_store(pods: Pods, job: dict[str, Any]) -> None:
+@pytest.mark.parametrize("release", [None, *RELEASES], ids=lambda one: one and one.name)
+def test_the_whole_chain_in_pods_with_a_bucket_as_its_store(
+    pods: Pods, job: dict[str, Any], release: Path | None
+) -> None:
+    """Also components that a release has compiled, in the image of today."""
+    pods.release = release
     data = pods.run(
         "prepare_shards",
         source="counting.py:samples",

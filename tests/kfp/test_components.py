@@ -6,18 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import yaml
 from google.protobuf import json_format
 from kfp import dsl
+from kfp.client import Client
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 import allaboard_kfp
-from tests.kfp.golden import ROOT, subjects
+from tests.kfp.golden import NAMES, ROOT, subjects
 from tests.kfp.ir import GOLDEN, compiled, container, validated
 
-NAMES = ("prepare_shards", "train", "collect_checkpoint", "evaluate", "promote")
 SUBJECTS = subjects()
 
 
@@ -153,10 +154,10 @@ def test_a_step_stays_far_below_the_limit_of_an_argument(name: str, tmp_path: Pa
     assert max(map(len, container(spec, f"exec-{name.replace('_', '-')}")["command"])) < 4096
 
 
-def test_inside_a_step_kfp_itself_is_not_needed() -> None:
-    code = (
-        "import sys, allaboard_kfp.runtime; print({m.split('.')[0] for m in sys.modules} & {'kfp', 'torch'})"
-    )
+@pytest.mark.parametrize("module", ["runtime", "picking", "leftovers"])
+def test_inside_a_step_neither_kfp_nor_its_metadata_store_is_needed(module: str) -> None:
+    left_out = {"kfp", "torch", "ml_metadata", "grpc", "kubernetes"}
+    code = f"import sys, allaboard_kfp.{module}; print({{m.split('.')[0] for m in sys.modules}} & {left_out})"
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
@@ -169,3 +170,19 @@ def test_exports_are_there() -> None:
     missing: Any = "no_such_name"
     with pytest.raises(AttributeError, match="no_such_name"):
         getattr(allaboard_kfp, missing)
+
+
+def test_the_nightly_example_ends_with_a_clean_up_and_is_scheduled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "dags_examples"))
+    from nightly_digits_kfp import nightly_digits, schedule
+
+    spec = validated(compiled(nightly_digits, tmp_path / "x.yaml"))
+    last = spec.root.dag.tasks["clean-up"]
+    assert last.trigger_policy.strategy == last.trigger_policy.ALL_UPSTREAM_TASKS_COMPLETED
+    assert [*last.dependent_tasks] == ["exit-handler-1"]
+    client: Any = create_autospec(Client, instance=True)
+    schedule(client, "x.yaml", "s3://a/b")
+    asked = client.create_recurring_run.call_args.kwargs
+    assert (asked["max_concurrency"], asked["no_catchup"]) == (1, True)

@@ -7,11 +7,14 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from kfp import compiler
 from kfp.client import Client
 from kfp.dsl.graph_component import GraphComponent
@@ -82,6 +85,26 @@ def test_what_a_document_shows_compiles(code: str, tmp_path: Path, monkeypatch: 
     assert pipelines
     for number, pipeline in enumerate(pipelines):
         compiler.Compiler().compile(pipeline, str(tmp_path / f"{number}.yaml"))
+
+
+def test_the_role_that_the_how_to_binds_is_the_one_that_is_printed() -> None:
+    """To the account of a single-user installation, and to that of a profile."""
+    text = HOW_TO.read_text()
+    (printing,) = {*re.findall(r"^allaboard (cluster --rbac \S+ -n research) \|", text, re.MULTILINE)}
+    answer = subprocess.run(
+        [sys.executable, "-m", "allaboard", *printing.split()], capture_output=True, text=True, check=True
+    )
+    printed = [one for one in yaml.safe_load_all(answer.stdout) if one]
+    assert {one["metadata"].get("namespace") for one in printed} == {"research"}
+    roles = {one["metadata"]["name"]: one for one in printed if one["kind"] == "Role"}
+    bound = re.findall(r"-n (\S+) create rolebinding \S+ --role=(\S+) --serviceaccount=(\S+):(\S+)", text)
+    ((name,),) = ({name for _, name, *_ in bound},)
+    assert {(namespace, of) for namespace, _, of, _ in bound} == {("research", "research")}
+    assert {account for *_, account in bound} == {"pipeline-runner", "default-editor"}
+    # What `clean_up` asks, and what default-editor lacks.
+    rules = roles[name]["rules"]
+    rights = {(one, verb) for rule in rules for one in rule["resources"] for verb in rule["verbs"]}
+    assert {("pods", "list"), ("leases", "create"), ("trainjobs", "create"), ("jobsets", "create")} <= rights
 
 
 @pytest.mark.parametrize("code", SHOWN.values(), ids=NAMES)

@@ -21,7 +21,6 @@ from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.state import records
 from allaboard.cli import place as cli
 from allaboard.errors import BadInput
-from allaboard.render.cluster_facts import assumed_facts
 from allaboard.runs.observation import Owner
 from allaboard.runs.status import state_of
 from allaboard.testing.cluster import FakeChanges, FakeCluster
@@ -29,31 +28,10 @@ from allaboard.testing.objects import PYTORCHJOBS
 from allaboard_kfp import evaluate, step, train
 from allaboard_kfp.step import Place
 from tests.core.cli.typed import Typist, commands_in
-from tests.kfp.conftest import Artifacts
+from tests.kfp.conftest import PIPELINE_RUN, Artifacts
 
 Of = Callable[..., Artifacts]
 JOB = {"name": "quick", "command": ["python", "quick.py"], "workers": 2, "policy": {"restart": "never"}}
-RUN = "0c1d2e3f-1111-2222-3333-444455556666"
-
-
-@pytest.fixture
-def cluster(here: Any, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    """A cluster in memory, and a pod of a pipeline on it."""
-    found = FakeCluster()
-
-    def backend_of(name: Any, *, site: Any, namespace: str | None) -> Any:
-        assert name == "kubernetes"
-        facts = assumed_facts(os.environ, namespace or "default")
-        return found.backend(site=site, environ=dict(os.environ), facts=facts)
-
-    monkeypatch.setattr(step, "backend_of", backend_of)
-    for name, value in {
-        "ALLABOARD_BACKEND": "kubernetes", "ALLABOARD_IMAGE": "lab/train:1",
-        "ALLABOARD_STORE": "s3://bucket/team", "KFP_POD_NAME": "retrain-1", "KFP_POD_UID": "pod-1",
-        "KFP_RUN_ID": RUN, "ARGO_NODE_NAME": "retrain(0).root(0).train(0).executor(0)",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    return found
 
 
 def trained(of: Of, **more: Any) -> tuple[Any, dict[str, Any]]:
@@ -74,7 +52,7 @@ def test_members_are_pods_of_their_own_and_the_result_is_handed_over(
     cluster.operator.trains_for = 30
     made, _ = trained(artifacts)
     assert made.run == record(cluster).run
-    assert json.loads(record(cluster).key) == ["kfp", RUN, "retrain.root.train.executor"]
+    assert json.loads(record(cluster).key) == ["kfp", PIPELINE_RUN, "retrain.root.train.executor"]
     assert record(cluster).owner == Owner("kfp:pod-1", "worker", "orchestrated")
     assert record(cluster).outcome.state == "succeeded" and record(cluster).handed_over
     assert f"{made.run} is on its way" in capsys.readouterr().out

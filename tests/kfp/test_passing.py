@@ -22,7 +22,7 @@ from tests.core.s3server import S3Server, s3_server
 from tests.kfp.conftest import JOBS, Here
 from tests.kfp.driver import Driver, DriverError
 from tests.kfp.golden import ROOT, subjects
-from tests.kfp.ir import compiled, validated
+from tests.kfp.ir import RELEASES, compiled, validated
 from tests.kfp.pod import BUCKET, as_pod, why_not
 
 SAY = (
@@ -355,15 +355,19 @@ def test_the_chain_passes_artifacts_in_pods(cluster: Cluster) -> None:
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_the_chain_of_the_examples_in_pods(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DistributedDataParallel on two processes of a pod; each step takes what the one before gave."""
+@pytest.mark.parametrize("release", [None, *RELEASES], ids=lambda one: one and one.name)
+def test_the_chain_of_the_examples_in_pods(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, release: Path | None
+) -> None:
+    """DistributedDataParallel on two processes of a pod; each step takes what the one before gave. Also the
+    pipeline that a release has compiled, in the image of today.
+    """
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     monkeypatch.setenv("EPOCHS", "1")
     folder = str(ROOT / "dags_examples" / "digits")
-    done = cluster.run(
-        subjects()["retrain_digits"], store=cluster.store, folder=folder, least="accuracy>=0.1"
-    )
+    pipeline = release / "retrain_digits.yaml" if release else subjects()["retrain_digits"]
+    done = cluster.run(pipeline, store=cluster.store, folder=folder, least="accuracy>=0.1")
     assert [*done] == ["prepare-shards", "train", "collect-checkpoint", "evaluate", "promote"]
     assert {name: pod["message"] for name, pod in done.items() if pod["code"]} == {}
     digits = f"{cluster.store}/digits"

@@ -9,11 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from kfp import dsl
 
+from allaboard.backends.local.host.processes import kill_run
 from allaboard.checkpoints import list_checkpoints
 from allaboard.runs.status import state_of
 from allaboard.shards import load_index
@@ -39,6 +41,42 @@ def trained(
 
 
 # --- train ---
+
+
+def test_a_training_that_is_lost_resumes_within_its_step_as_often_as_its_job_says(
+    here: Here, artifacts: Of, job: Any
+) -> None:
+    """Its supervisor and its members are killed while it trains."""
+    hold, diary = here.folder / "hold", here.folder / "diary"
+    environment = {"HOLD": str(hold), "DIARY": str(diary), "TOTAL": "6"}
+    job = {**job, "environment": environment, "policy": {"attempts": 2, "restart": "never"}}
+
+    def kill() -> None:
+        until(lambda: [run for run in here.runs() if run.progress.step == 3 and run.progress.checkpoint])
+        kill_run(here.the_run().uid or "")
+        hold.touch()
+
+    killer = Thread(target=kill)
+    killer.start()
+    made, *_ = trained(artifacts, job)
+    killer.join()
+    assert made.checkpoint.endswith("step-000000000006")
+    assert diary.read_text().split() == ["0", "2"] and here.the_run().attempt == 2
+
+
+def test_a_training_that_may_fail_leaves_its_step_green_and_no_checkpoint(
+    here: Here, artifacts: Of, job: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = {**job, "environment": {"FAIL_AT": "5"}, "policy": {"restart": "never"}}
+    made, _, outputs = trained(artifacts, job, may_fail=True)
+    assert made == (here.the_run().run, "", "", 1e308)
+    assert outputs["model"].metadata == {"uri": "", "run": made.run}
+    assert "exited with 7" in Path(outputs["summary"].path).read_text()
+    told = capsys.readouterr()
+    assert "error: run quick-" in told.err and "the training may fail: the step goes on" in told.out
+    with pytest.raises(SystemExit) as ended:
+        trained(artifacts, {**job, "wrokers": 1}, "other", may_fail=True)
+    assert ended.value.code == 2  # nothing was trained
 
 
 def test_a_training_gives_its_run_its_checkpoints_and_their_best(here: Here, artifacts: Of, job: Any) -> None:

@@ -18,14 +18,16 @@ mapping but an empty one, to which nobody writes. It takes the descriptions of o
 from ``Returns`` alone.
 """
 
-# ruff: noqa: B006
+# ruff: noqa: B006, UP006
 # mypy: disable-error-code="type-arg,valid-type,untyped-decorator"
 
 import os
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypedDict, Unpack
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, List, NamedTuple, TypedDict, Unpack  # noqa: UP035  kfp knows List
 
 from kfp import dsl
+from kfp.dsl import structures
 from kfp.dsl.pipeline_task import TaskState
 from kfp.dsl.python_component import PythonComponent
 
@@ -57,7 +59,7 @@ class Component(PythonComponent):  # type: ignore[misc]
         self.component_spec.to_pipeline_spec = without_cache
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        spec, arguments = passed(self.component_spec, kwargs)
+        spec, arguments = passed(for_members(self.component_spec, kwargs), kwargs)
         if spec is self.component_spec:
             task = super().__call__(*args, **arguments)
         else:
@@ -65,6 +67,36 @@ class Component(PythonComponent):  # type: ignore[misc]
         if task.state == TaskState.FUTURE:  # in other states kfp.local has run it already
             task.set_caching_options(False)
         return task
+
+
+TASK_CONFIG = "task_config"
+"""The input of those components that run a job."""
+_FOR_MEMBERS = (
+    dsl.TaskConfigField.RESOURCES,
+    dsl.TaskConfigField.KUBERNETES_TOLERATIONS,
+    dsl.TaskConfigField.KUBERNETES_NODE_SELECTOR,
+    dsl.TaskConfigField.KUBERNETES_AFFINITY,
+)
+
+
+def for_members(spec: structures.ComponentSpec, arguments: Mapping[str, Any]) -> structures.ComponentSpec:
+    """The spec with which Kubeflow gives to the members of a job what is set on its task. The step's own pod
+    takes the variables, too, and the volumes where its store is a folder, which is on one of them.
+
+    Only of a call with the constant ``backend="kubernetes"``: elsewhere members are processes of the step's
+    pod, and what is set on the task is theirs by that.
+    """
+    backend, store = arguments.get("backend"), arguments.get("store")
+    if not isinstance(backend, str) or backend != "kubernetes" or TASK_CONFIG not in spec.inputs:
+        return spec
+    field, through = dsl.TaskConfigField, dsl.TaskConfigPassthrough
+    in_a_folder = isinstance(store, str) and bool(store) and "://" not in store
+    passthroughs = [
+        *(through(field=passed_on, apply_to_task=False) for passed_on in _FOR_MEMBERS),
+        through(field=field.ENV, apply_to_task=True),
+        through(field=field.KUBERNETES_VOLUMES, apply_to_task=in_a_folder),
+    ]
+    return replace(spec, task_config_passthroughs=passthroughs)
 
 
 class Options(TypedDict, total=False):
@@ -145,6 +177,8 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> Component:
         namespace: str = "",
         metric: str = "",
         mode: str = "",
+        may_fail: bool = False,
+        task_config: dsl.TaskConfig = None,
     ) -> NamedTuple("Trained", [("run", str), ("checkpoints", str), ("checkpoint", str), ("value", float)]):
         """Train: all members of the job or none, followed to the end. The step fails as the training does.
 
@@ -165,6 +199,9 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> Component:
             namespace: of those pods; empty: ALLABOARD_NAMESPACE, else that of this step.
             metric: which metric becomes the output value; empty: the job's checkpoints.best.metric.
             mode: max or min, which end of it is better; empty: as checkpoints.best says.
+            may_fail: a training that fails leaves the step green, with an empty checkpoint and the worst
+                value; for one of several in a loop.
+            task_config: leave it out; with backend='kubernetes', what is set on the task, for the members.
 
         Returns:
             run: the run's name.
@@ -193,6 +230,8 @@ def make_train(image: str = IMAGE, **options: Unpack[Options]) -> Component:
             namespace=namespace,
             metric=metric,
             mode=mode,
+            may_fail=may_fail,
+            task_config=task_config,
             model=model,
             metrics=metrics,
             report=report,
@@ -283,6 +322,111 @@ def make_collect_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> C
     return Component(collect_checkpoint)
 
 
+def make_import_checkpoint(image: str = IMAGE, **options: Unpack[Options]) -> Component:
+    """The component `import_checkpoint` in this image. ``options`` go on to ``kfp.dsl.component``."""
+
+    @dsl.component(base_image=image, install_kfp_package=False, **options)
+    def import_checkpoint(
+        source: str,
+        model: dsl.Output[dsl.Model],
+        which: str = "latest",
+        metric: str = "",
+        mode: str = "min",
+        store: str = "",
+    ) -> str:
+        """Vouch for a checkpoint that another library or another run wrote: every byte is read, and a
+        manifest stands beside it from then on. It stays where it is.
+
+        Args:
+            source: one checkpoint, or the folder that holds several.
+            which: of several: latest, best, or the number of a step.
+            metric: best by which metric.
+            mode: min or max of it.
+            store: what store:// stands for; empty: ALLABOARD_STORE.
+
+        Returns:
+            Output: the uri of the checkpoint.
+            model: names it: metadata["uri"] is its place.
+        """
+        from allaboard_kfp.runtime import run_import_checkpoint
+
+        return run_import_checkpoint(
+            source=source, which=which, metric=metric, mode=mode, store=store, model=model
+        )
+
+    return Component(import_checkpoint)
+
+
+def make_pick_best(image: str = IMAGE, **options: Unpack[Options]) -> Component:
+    """The component `pick_best` in this image. ``options`` go on to ``kfp.dsl.component``."""
+
+    @dsl.component(base_image=image, install_kfp_package=False, **options)
+    def pick_best(
+        checkpoints: List[str],
+        values: List[float],
+        mode: str,
+        summary: dsl.Output[dsl.Markdown],
+        runs: List[str] = [],
+        most_failed: int = -1,
+    ) -> NamedTuple("Picked", [("position", int), ("checkpoint", str), ("run", str), ("value", float)]):
+        """Pick the best of several trainings of a loop. Of equal values the first in the loop's order is the
+        best. A training that failed, or has no finite value, is never the best; where all are so, the step
+        fails.
+
+        Args:
+            checkpoints: their checkpoints, collected; empty for one that failed, or saved none.
+            values: their values, collected, in the same order.
+            mode: max or min, which end of the values is better.
+            runs: their runs, collected: names for the table.
+            most_failed: the step fails if more have failed; -1: all but one may.
+
+        Returns:
+            position: that of the best in the loop, from 0.
+            checkpoint: the checkpoint of the best.
+            run: the run of the best, where runs are given.
+            value: the value of the best.
+            summary: all of them in order, and why some do not count.
+        """
+        from allaboard_kfp.picking import run_pick_best
+
+        return run_pick_best(
+            checkpoints=checkpoints,
+            values=values,
+            mode=mode,
+            runs=runs,
+            most_failed=most_failed,
+            summary=summary,
+        )
+
+    return Component(pick_best)
+
+
+def make_clean_up(image: str = IMAGE, **options: Unpack[Options]) -> Component:
+    """The component `clean_up` in this image. ``options`` go on to ``kfp.dsl.component``."""
+
+    @dsl.component(base_image=image, install_kfp_package=False, **options)
+    def clean_up(summary: dsl.Output[dsl.Markdown], backend: str = "", namespace: str = "") -> List[str]:
+        """Stop the trainings of this pipeline run that no step follows any more; for dsl.ExitHandler.
+
+        It looks for the pods of the steps, and not for how Kubeflow says that they have ended. A training
+        that a step still follows goes on, and so do those of other pipeline runs. Running it again changes
+        nothing.
+
+        Args:
+            backend: as for train.
+            namespace: as for train.
+
+        Returns:
+            Output: the runs that were stopped.
+            summary: what became of each.
+        """
+        from allaboard_kfp.leftovers import run_clean_up
+
+        return run_clean_up(backend=backend, namespace=namespace, summary=summary)
+
+    return Component(clean_up)
+
+
 def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> Component:
     """The component `evaluate` in this image. ``options`` go on to ``kfp.dsl.component``."""
 
@@ -305,6 +449,7 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> Component:
         namespace: str = "",
         metric: str = "",
         mode: str = "",
+        task_config: dsl.TaskConfig = None,
     ) -> NamedTuple("Evaluated", [("run", str), ("results", dict), ("value", float)]):
         """Run an evaluation of one checkpoint as a job of its own.
 
@@ -326,6 +471,7 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> Component:
             namespace: as for train.
             metric: which metric becomes the output value; empty: the only number that was reported.
             mode: max or min, which end of it is better; needed with metric.
+            task_config: as for train.
 
         Returns:
             run: the evaluation's run.
@@ -353,6 +499,7 @@ def make_evaluate(image: str = IMAGE, **options: Unpack[Options]) -> Component:
             namespace=namespace,
             metric=metric,
             mode=mode,
+            task_config=task_config,
             metrics=metrics,
             report=report,
             summary=summary,
@@ -433,5 +580,8 @@ def make_promote(image: str = IMAGE, **options: Unpack[Options]) -> Component:
 prepare_shards = make_prepare_shards()
 train = make_train()
 collect_checkpoint = make_collect_checkpoint()
+import_checkpoint = make_import_checkpoint()
+pick_best = make_pick_best()
+clean_up = make_clean_up()
 evaluate = make_evaluate()
 promote = make_promote()

@@ -14,10 +14,12 @@ Kubeflow makes new places, finds the runs of its steps again, too.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from allaboard.backends.base import Backend
@@ -27,9 +29,10 @@ from allaboard.running import new_owner
 from allaboard.runs.observation import Owner
 from allaboard_kfp.inputs import on_cluster
 
+RUN_LABEL, NODE = "pipeline/runid", "workflows.argoproj.io/node-name"
 DOWNWARD = {
-    "KFP_RUN_ID": "metadata.labels['pipeline/runid']",
-    "ARGO_NODE_NAME": "metadata.annotations['workflows.argoproj.io/node-name']",
+    "KFP_RUN_ID": f"metadata.labels['{RUN_LABEL}']",
+    "ARGO_NODE_NAME": f"metadata.annotations['{NODE}']",
 }
 """The variables of a step's pod, and the fields that they come from: the run of the pipeline, and the node of
 the workflow, which holds the task, the iteration of a loop, and the number of the try.
@@ -39,6 +42,8 @@ _TRY = re.compile(r"\(\d+\)(?=\.|$)")
 anew with the level above where a step is out of tries: ``retrain-x7k(0).root(0).train(1).executor(0)``.
 An iteration of a loop has a colon: ``(1:1)``.
 """
+FOLLOWER = "kfp:"
+"""Begins the names of owners that are pods of steps."""
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LOCAL = re.compile(r".+-\d{4}(-\d\d){5}-\d{6}")
 
@@ -74,6 +79,20 @@ def key_of(output: str, environ: Mapping[str, str] = os.environ) -> str:
     return kfp_key("", folder)
 
 
+def step_of(key: str) -> tuple[str, str]:
+    """The pipeline run and the step that a key names; two empty texts for a key of others."""
+    with suppress(ValueError, RecursionError):
+        match json.loads(key):
+            case ["kfp", str(run), str(task)]:
+                return run, task
+    return "", ""
+
+
+def same_node(node: str, task: str) -> bool:
+    """Return whether a node of a workflow is a try of the step that a key calls ``task``."""
+    return bool(node) and _TRY.sub("", node) == task
+
+
 def owner_of(backend: Backend, environ: Mapping[str, str] = os.environ) -> Owner:
     """The owner of the step's run. On a cluster the run outlives a pod that is taken away: the next pod
     adopts it, and the Lease of the last one shows that nobody follows it.
@@ -81,7 +100,7 @@ def owner_of(backend: Backend, environ: Mapping[str, str] = os.environ) -> Owner
     if backend.name == "local":
         return new_owner()
     pod = environ.get("KFP_POD_UID") or environ.get("KFP_POD_NAME")
-    return Owner(f"kfp:{pod}" if pod else new_owner().id, "worker", "orchestrated")
+    return Owner(f"{FOLLOWER}{pod}" if pod else new_owner().id, "worker", "orchestrated")
 
 
 def check_place(output: str, environ: Mapping[str, str], interpreter: str = sys.executable) -> None:

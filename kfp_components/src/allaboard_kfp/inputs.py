@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from allaboard.job.mappings import as_mapping
 from allaboard.job.training_job import TrainingJob
 from allaboard_kfp.artifacts import Artifact, place_of
 from allaboard_kfp.parameters import filled, given_inputs, text_of
+from allaboard_kfp.task_config import TaskConfig, with_task
 
 
 def on_cluster(environ: Mapping[str, str] = os.environ) -> bool:
@@ -90,13 +91,16 @@ def job_of(
     environment: Mapping[str, Any] = MappingProxyType({}),
     args: Sequence[Any] = (),
     shards: str = "",
+    task: TaskConfig | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> TrainingJob:
     """The checked job of a step: a mapping, or a text (JSON, YAML or the path of a job file); each may be a
     manifest of a known kind.
 
     ``overrides`` are merged into its fields, ``environment`` into its variables, ``args`` follow its own.
     Relative paths start in ``folder``, else in the job file's folder, else where the step runs. ``shards``
-    becomes the job's data.shards. Raises BadInput with every problem.
+    becomes the job's data.shards. What is set on the ``task`` goes below all of that, and ``tell`` hears
+    where the two differ. Raises BadInput with every problem.
     """
     (fields, source), start = _fields(job, job_text.strip())
     fields = _with_words(_merged(fields, overrides), environment, args)
@@ -106,6 +110,7 @@ def job_of(
     if shards:
         data = fields.get("data")
         fields = {**fields, "data": {**(data if isinstance(data, Mapping) else {}), "shards": shards}}
+    fields = with_task(fields, task, tell)
     # A TrainingJob refuses unknown fields at once; the check reports them with all other problems.
     return TrainingJob(folder=str(where), source=source, **require_valid(fields, lenient=True).as_mapping())
 

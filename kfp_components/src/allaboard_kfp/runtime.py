@@ -16,8 +16,19 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from allaboard.backends.base import Backend
-from allaboard.checkpoints import Checkpoint, RunFlags, checkpoint_at, collect, handed_flags, locate
-from allaboard.errors import AllaboardError, BadInput, Corrupt
+from allaboard.checkpoints import (
+    Checkpoint,
+    RunFlags,
+    checkpoint_at,
+    collect,
+    find,
+    handed_flags,
+    locate,
+    verify,
+)
+from allaboard.checkpoints.collecting import candidates
+from allaboard.checkpoints.foreign.adopting import adopt_at
+from allaboard.errors import AllaboardError, BadInput, Corrupt, StorageMissing
 from allaboard.follow.loop import Outcome
 from allaboard.job.loader import job_folder
 from allaboard.job.training_job import TrainingJob
@@ -33,6 +44,7 @@ from allaboard.report.reading import read_run
 from allaboard.running import evaluation_job, files_to_evaluate
 from allaboard.shards import prepare, resolve
 from allaboard.storage import open_store
+from allaboard.storage.base import Store
 from allaboard.text.redaction import redact_texts
 from allaboard.text.units import counted, rfc3339, show_bytes
 from allaboard_kfp.artifacts import Artifact, describe, log_numbers, refer, write_page
@@ -50,6 +62,7 @@ from allaboard_kfp.step import (
     with_inputs,
 )
 from allaboard_kfp.summary import run_markdown
+from allaboard_kfp.task_config import TaskConfig
 from allaboard_kfp.value import OutputMetric
 
 _METER_INTERVAL = 5.0
@@ -141,21 +154,24 @@ def run_train(
     namespace: str,
     metric: str,
     mode: str,
+    may_fail: bool = False,
+    task_config: TaskConfig | None = None,
     model: Artifact,
     metrics: Artifact,
     report: Artifact,
     summary: Artifact,
 ) -> Trained:
     """Train, and return the run, the folder of its checkpoints, the best of them (else the newest) and the
-    value of the metric.
+    value of the metric. A training that failed and ``may_fail`` has no checkpoint, and the worst value.
     """
     with step_errors() as errors:
         place = Place.of(report.uri, store=store, folder=folder, backend=backend, namespace=namespace)
         named = uri_of(shards, shards_artifact, "shards")
         data = place.uri(named) if named else ""
         training = job_of(
-            job, job_text, folder, overrides=overrides, environment=environment, args=args, shards=data
-        )
+            job, job_text, folder, overrides=overrides, environment=environment, args=args, shards=data,
+            task=task_config, tell=say,
+        )  # fmt: skip
         output = OutputMetric.of(metric, mode, (training.get("checkpoints") or {}).get("best"))
         place.check_store(training.as_mapping())
         runs = place.open_backend()
@@ -164,7 +180,14 @@ def run_train(
         _publish(
             runs, outcome, training,
             at=at, place=place, report=report, summary=summary, metrics=metrics, kind="training",
+            may_fail=may_fail,
         )  # fmt: skip
+        if not outcome.ok:
+            say(
+                f"the training may fail: the step goes on without a checkpoint, its value is {output.worst:g}"
+            )
+            refer(model, "no checkpoint: the training failed", "", {"run": outcome.run})
+            return Trained(outcome.run, "", "", output.worst)
         progress = outcome.seen.progress
         best = progress.best_checkpoint or progress.checkpoint or ""
         metadata = _checkpoint_metadata(best) if best else {}
@@ -214,6 +237,30 @@ def run_collect_checkpoint(
 
 
 @with_inputs
+def run_import_checkpoint(
+    *, source: str, which: str, metric: str, mode: str, store: str, model: Artifact
+) -> str:
+    """Vouch for a checkpoint that something else has written, where it is, and return its uri."""
+    with step_errors():
+        uri = Place.of(model.uri, store=store).uri(source)
+        adopted = adopt_at(uri)
+        for item, reason in adopted.left:
+            say(f"{item.unit.name or uri} ({item.format}) is {item.verdict}, and left: {reason}")
+        folder, step = find(uri)
+        checkpoint = _chosen(open_store(folder), which if step is None else step, metric or None, mode)
+        if checkpoint.step not in {new.step for new in adopted.added}:  # every byte of those was just read
+            problems = verify(open_store(folder), checkpoint.step)
+            if problems:
+                raise Corrupt(f"{checkpoint.uri}: {'; '.join(problems)}; take another one, or write it anew")
+        manifest = checkpoint.manifest
+        say(f"step {checkpoint.step}, {manifest.format}, {show_bytes(checkpoint.bytes)}: {checkpoint.uri}")
+        refer(
+            model, "checkpoint", checkpoint.uri, {"format": manifest.format, **_manifest_metadata(checkpoint)}
+        )
+        return checkpoint.uri
+
+
+@with_inputs
 def run_evaluate(
     *,
     checkpoint: str,
@@ -229,6 +276,7 @@ def run_evaluate(
     namespace: str,
     metric: str,
     mode: str,
+    task_config: TaskConfig | None = None,
     metrics: Artifact,
     report: Artifact,
     summary: Artifact,
@@ -239,7 +287,10 @@ def run_evaluate(
         place = Place.of(report.uri, store=store, folder=folder, backend=backend, namespace=namespace)
         output = OutputMetric.of(metric, mode)
         uri = place.uri(_checkpoint_uri(checkpoint, checkpoint_artifact))
-        job_given = job_of(job, job_text, folder, overrides=overrides, environment=environment, args=args)
+        job_given = job_of(
+            job, job_text, folder, overrides=overrides, environment=environment, args=args,
+            task=task_config, tell=say,
+        )  # fmt: skip
         place.check_store(job_given.as_mapping())
         runs = place.open_backend()
         files = files_to_evaluate(uri, local=runs.name == "local")
@@ -353,6 +404,19 @@ def _checkpoint_uri(text: str, artifact: Artifact | None, name: str = "checkpoin
     return uri
 
 
+def _chosen(folder: Store, which: str | int, metric: str | None, mode: str) -> Checkpoint:
+    """The first complete checkpoint of those that ``which`` means. Raises BadInput, StorageMissing."""
+    notes: list[str] = []
+    checkpoint = next(candidates(folder, which, metric, mode, notes), None)
+    for note in notes:
+        say(note)
+    if checkpoint is None:
+        raise StorageMissing(
+            f"{folder.uri}: no whole checkpoint of a known format is there; give the folder that holds one"
+        )
+    return checkpoint
+
+
 def _source(source: str, folder: str) -> Any:
     """A folder, or a function; both are relative to the step's folder."""
     path = job_folder(source)
@@ -372,9 +436,10 @@ def _publish(
     summary: Artifact,
     metrics: Artifact,
     kind: str,
+    may_fail: bool = False,
 ) -> None:
-    """Write the pages and the numbers of a run, and end the step if the run did not succeed. ``job``: as it
-    was launched.
+    """Write the pages and the numbers of a run, and end the step if the run did not succeed, unless it
+    ``may_fail``. ``job``: as it was launched.
 
     Kubeflow keeps no artifact of a step that fails, only its log, so the pages of a failure are put into the
     store as well.
@@ -394,7 +459,7 @@ def _publish(
             reports.write(f"{name}.html", page.encode())
             say(f"  {'report':<11}{reports.uri}/{name}.html")
             reports.write(f"{name}.md", lines.encode())
-    finish(outcome, at, since.headline if since is not None else "")
+    finish(outcome, at, since.headline if since is not None else "", may_fail=may_fail)
     log_numbers(metrics, numbers_of(outcome))
 
 

@@ -366,14 +366,16 @@ def no_broken_pipe() -> Iterator[None]:
         yield
 
 
-def finish(outcome: Outcome, at: commands.Place, since_last_good: str = "") -> None:
+def finish(
+    outcome: Outcome, at: commands.Place, since_last_good: str = "", *, may_fail: bool = False
+) -> None:
     """Return if the run succeeded; else end the step with the first diagnosis, what was decided, what was
     changed ``since_last_good``, and an exit code (core/docs/contract.md, Exit codes), or `MAY_PASS`.
+    ``may_fail``: tell all of it, and return.
     """
     if outcome.ok:
         return
     code: int = outcome.exit_code
-    keep_reason(outcome.message)
     lines = [f"error: {outcome.message}"]
     if outcome.diagnoses and outcome.state in (State.FAILED, State.LOST):
         first = outcome.diagnoses[0]
@@ -386,7 +388,9 @@ def finish(outcome: Outcome, at: commands.Place, since_last_good: str = "") -> N
         lines.append(f"cause: {first.code}; {verdict}; {at.in_text(first.fix, outcome.run)}")
     lines += [since_last_good] if since_last_good else []
     print(shown("\n".join(lines), lines=True), file=sys.stderr, flush=True)
-    raise SystemExit(code)
+    if not may_fail:
+        keep_reason(outcome.message)
+        raise SystemExit(code)
 
 
 def numbers_of(outcome: Outcome) -> Mapping[str, Any]:

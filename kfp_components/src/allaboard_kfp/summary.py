@@ -23,7 +23,7 @@ def run_markdown(data: Mapping[str, Any]) -> str:
 
 
 def _ending(data: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {_plain(data['headline'])}"
+    yield f"## {plain(data['headline'])}"
     if data["message"]:
         yield from ("", *_block(data["message"]))
 
@@ -33,23 +33,23 @@ def _numbers(data: Mapping[str, Any]) -> Iterator[str]:
         return
     yield from ("", "| metric | value |", "|---|---|")
     for metric in data["metrics"]:
-        yield f"| {_plain(metric['name'])} | {number(metric['value'])} |"
+        yield f"| {plain(metric['name'])} | {number(metric['value'])} |"
 
 
 def _causes(data: Mapping[str, Any]) -> Iterator[str]:
     for cause in data["diagnoses"]:
-        yield from ("", f"### {_plain(cause['code'])}", "", _plain(cause["summary"]))
+        yield from ("", f"### {plain(cause['code'])}", "", plain(cause["summary"]))
         if cause["blame"]:
-            yield from ("", f"Look first at: {_plain(cause['blame'])}")
+            yield from ("", f"Look first at: {plain(cause['blame'])}")
         for seen in cause["evidence"][:_EVIDENCE]:
-            yield from ("", f"{_plain(seen['object'])}, {_plain(seen['field'])}:", *_block(seen["text"]))
-        yield from ("", f"**What to do:** {_plain(cause['fix'])}")
+            yield from ("", f"{plain(seen['object'])}, {plain(seen['field'])}:", *_block(seen["text"]))
+        yield from ("", f"**What to do:** {plain(cause['fix'])}")
         if not data["ok"]:
             again = "may succeed" if cause["retryable"] else "would repeat it"
             yield from ("", f"Another try {again}.")
 
 
-def _plain(text: Any) -> str:
+def plain(text: Any) -> str:
     """One line of text whose marks are no markup."""
     return _MARKS.sub(r"\\\1", " ".join(visible(text).split()))
 

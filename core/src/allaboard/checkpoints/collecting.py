@@ -123,7 +123,7 @@ def collect(
     folder, step = find(os.fspath(source))
     store, target = open_store(folder), open_store(into)
     notes: list[str] = []
-    for checkpoint in _candidates(store, which if step is None else step, metric, mode, notes):
+    for checkpoint in candidates(store, which if step is None else step, metric, mode, notes):
         try:
             return _copy(store, checkpoint, target, notes, progress, clock, handed)
         except (Corrupt, StorageMissing) as error:
@@ -140,9 +140,12 @@ def collect(
     )
 
 
-def _candidates(
+def candidates(
     store: Store, which: str | int, metric: str | None, mode: str, notes: list[str]
 ) -> Iterator[Checkpoint]:
+    """The complete checkpoints of a run's folder in the order in which `collect` tries them; ``notes`` takes
+    a sentence about each that is passed over. Raises BadInput, StorageMissing.
+    """
     wanted = _describe_choice(which)
     items = scan(store)
     complete = [item for item in items if isinstance(item, Checkpoint)]

@@ -7,12 +7,15 @@ is never the best one and never passes a gate. Names of nested metrics are writt
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from allaboard.errors import BadInput
+from allaboard.text.untrusted import show
 
 MODES = ("min", "max")
+_LARGEST = sys.float_info.max
 Item = TypeVar("Item")
 
 
@@ -62,9 +65,20 @@ def number(metrics: Mapping[str, Any], name: str) -> float | None:
     numbers.
     """
     value = find(metrics, name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value
+    return value if -_LARGEST <= value <= _LARGEST else None
+
+
+def number_trouble(metrics: Mapping[str, Any], name: str) -> str:
+    """A sentence on why `number` gives None for these metrics, which `plain` made."""
+    value = find(metrics, name, metrics)
+    if value is metrics:
+        known = ", ".join(sorted(metrics)) or "none"
+        return f"{name} is missing (the metrics are: {show(known, 500, quote=False)})"
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return f"{name} is not a finite number"
+    return f"{name} is {show(repr(value), quote=False)}, not a number"
 
 
 def best_of(

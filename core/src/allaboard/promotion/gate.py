@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from allaboard.checkpoints.metrics import check_mode, find, number, plain
+from allaboard.checkpoints.metrics import check_mode, find, number, number_trouble, plain
 from allaboard.errors import BadInput
 
 _THRESHOLD = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=)\s*(\S+)\s*")
@@ -172,7 +172,7 @@ def flag_checks(flags: Mapping[str, str], *, despite: bool) -> tuple[Check, ...]
 def _check_threshold(threshold: Threshold, metrics: Mapping[str, Any]) -> Check:
     value = number(metrics, threshold.metric)
     if value is None:
-        passed, reason = False, _not_a_number(threshold.metric, metrics)
+        passed, reason = False, number_trouble(metrics, threshold.metric)
     else:
         passed = value >= threshold.limit if threshold.least else value <= threshold.limit
         requirement = f"{'at least' if threshold.least else 'at most'} {_show_number(threshold.limit)}"
@@ -185,7 +185,7 @@ def _compare_with_champion(
 ) -> Check:
     value = number(metrics, metric)
     if value is None:
-        return Check("champion", metric, False, None, None, None, _not_a_number(metric, metrics))
+        return Check("champion", metric, False, None, None, None, number_trouble(metrics, metric))
     if champion is None:
         return Check(
             "champion",
@@ -224,16 +224,6 @@ def _incomparable_check(metric: str, value: float, champion: Mapping[str, Any]) 
         "compare by one that both have, or promote by thresholds alone"
     )
     return Check("champion", metric, False, value, None, None, reason)
-
-
-def _not_a_number(metric: str, metrics: Mapping[str, Any]) -> str:
-    value = find(metrics, metric, metrics)
-    if value is None:
-        return f"{metric} is not a finite number"
-    if value is not metrics:
-        return f"{metric} is {value!r}, not a number"
-    known = ", ".join(sorted(metrics)) or "none"
-    return f"{metric} is missing (the metrics are: {known})"
 
 
 def _thresholds(

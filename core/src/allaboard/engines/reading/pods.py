@@ -43,7 +43,7 @@ from allaboard.text.redaction import names_a_secret
 _VARIABLE = re.compile(r"[A-Za-z_.\-][A-Za-z0-9_.\-]*")
 _REFERENCE = re.compile(r"\$\(([-._A-Za-z0-9]+)\)")
 _GPU = "nvidia.com/gpu"
-_GPU_LABELS = (gpus.PRODUCT, "cloud.google.com/gke-accelerator")
+GPU_LABELS = (gpus.PRODUCT, "cloud.google.com/gke-accelerator")
 """Node labels that tell the GPU: NVIDIA's feature discovery, GKE."""
 _TAKEN = re.compile(r"shm|code|(storage|secret)-\d+")
 """Names of volumes that are made of a job's fields."""
@@ -618,7 +618,7 @@ def _placement(spec: dict[str, Any], resources: dict[str, Any]) -> None:
     if not _keeps_alone(spec):
         resources["shared"] = True
     selector = spec.get("nodeSelector")
-    named = [label for label in _GPU_LABELS if isinstance(selector, Mapping) and label in selector]
+    named = [label for label in GPU_LABELS if isinstance(selector, Mapping) and label in selector]
     if len(named) == 1 and isinstance(selector, Mapping) and isinstance(selector[named[0]], str):
         resources["gpu_type"] = f"{named[0]}={selector[named[0]]}"
         rest = {label: value for label, value in selector.items() if label != named[0]}
