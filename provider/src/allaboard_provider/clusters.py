@@ -22,9 +22,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk.exceptions import AirflowNotFoundException
-
 from allaboard.errors import BadInput, SiteError
+from allaboard_provider import compat
+from allaboard_provider.compat import AirflowNotFoundException
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
@@ -93,28 +93,12 @@ def _check_type(conn_id: str, conn_type: str | None) -> None:
         )
 
 
-async def aread_extras(conn_id: str) -> tuple[str | None, dict[str, Any]]:
-    """Type and extras of any connection, read on a triggerer's loop. Raises Airflow's own error for one that
-    does not exist.
-
-    The properties of a connection, and AsyncKubernetesHook with them, mask secrets by a blocking question to
-    the supervisor, which fails while another trigger asks it.
-    """
-    with _needs_provider():
-        from airflow.providers.common.compat.connection import get_async_connection
-
-    connection: Any = await get_async_connection(conn_id)
-    if hasattr(connection, "aextra_dejson"):
-        return connection.conn_type, dict(await connection.aextra_dejson())
-    return connection.conn_type, dict(await asyncio.to_thread(lambda: connection.extra_dejson))
-
-
 async def aread_connection(conn_id: str, namespace: str | None) -> ClusterConnection:
     """As `read_connection`, on a triggerer's loop."""
     await asyncio.to_thread(_import_hook)
     with must_exist(conn_id):
         try:
-            conn_type, extras = await aread_extras(conn_id)
+            conn_type, extras = await compat.read_connection(conn_id)
         except AirflowNotFoundException:
             if conn_id != DEFAULT_CONN_ID:
                 raise
