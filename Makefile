@@ -29,7 +29,7 @@ QUIET := $(shell test -t 2 || echo --quiet)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help env frameworks demo demo-cluster demo-kfp test test-all check score bench kfp-versions cluster-up cluster-down cluster-status cluster-test torture adoption docs pictures ui lock clean
+.PHONY: help env frameworks demo demo-cluster demo-kfp test test-all check score bench airflow-versions kfp-versions cluster-up cluster-down cluster-status cluster-test torture adoption docs pictures ui lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ score: $(AIRFLOW)/.made ## what allaboard convert makes of manifests that users 
 bench: $(AIRFLOW)/.made ## the speed figures, each beside its peer in the same run
 	@$(call compiled,$(AIRFLOW),$(OURS_AIRFLOW))
 	@$(AIRFLOW)/bin/python tests/bench/run.py $(ARGS)
+
+airflow-versions: .venv/uv/$(UV_VERSION) ## the provider's tests beside every version of Airflow that is declared, the lowest of everything included (network, an hour)
+	@.venv/uv/bin/python tests/provider/versions.py $(ARGS)
 
 kfp-versions: .venv/uv/$(UV_VERSION) ## the components' tests beside the lowest and the newest kfp that is declared (network, 10 minutes)
 	@.venv/uv/bin/python tests/kfp/versions.py $(ARGS)

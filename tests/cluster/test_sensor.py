@@ -91,7 +91,7 @@ def context() -> dict[str, Any]:
 
 def deferred(sensor: Any) -> Any:
     """The trigger, made anew from its row."""
-    from airflow.sdk.exceptions import TaskDeferred
+    from airflow.providers.common.compat.sdk import TaskDeferred
 
     with pytest.raises(TaskDeferred) as deferral:
         sensor.execute(context())
@@ -121,7 +121,7 @@ def test_in_the_triggerer_also_before_it_is_there(waits: Any, create: Callable[.
 
 
 def test_on_a_worker_a_failure_with_its_reason(waits: Any, create: Callable[..., Object]) -> None:
-    from airflow.sdk.exceptions import AirflowException
+    from airflow.providers.common.compat.sdk import AirflowException
 
     create(BADLY, cleanPodPolicy="Running")
     with pytest.raises(AirflowException) as failure:
@@ -132,7 +132,7 @@ def test_on_a_worker_a_failure_with_its_reason(waits: Any, create: Callable[...,
 
 
 def test_in_the_triggerer_a_failure_with_its_reason(waits: Any, create: Callable[..., Object]) -> None:
-    from airflow.sdk.exceptions import AirflowException
+    from airflow.providers.common.compat.sdk import AirflowException
 
     create(BADLY)
     event = asyncio.run(event_of(deferred(waits()), lambda: None))
@@ -161,7 +161,7 @@ def _told(cluster: Cluster, namespace: str, uid: str) -> bool:
 def test_one_that_is_deleted_fails_the_sensor(
     waits: Any, create: Callable[..., Object], cluster: Cluster, namespace: str
 ) -> None:
-    from airflow.sdk.exceptions import AirflowException
+    from airflow.providers.common.compat.sdk import AirflowException
 
     create("sleep 1000")
     trigger = deferred(waits())

@@ -62,6 +62,7 @@ class Live:
             "ALLABOARD_HOME": str(folder / "home"),
             "ALLABOARD_POOL": str(folder / "pool"),
             "GATES": str(self.gates),
+            "ALONE": str(folder / "alone"),
             "PYTHONPATH": os.pathsep.join([str(dags), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
             **environ,
         }

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import (
+from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
@@ -22,7 +22,6 @@ from airflow.sdk.exceptions import (
     AirflowTaskTimeout,
     TaskDeferred,
 )
-from airflow.sdk.serde import deserialize, serialize
 
 from allaboard.backends.base import Handle
 from allaboard.backends.kubernetes.backend import KubernetesBackend
@@ -48,6 +47,7 @@ from allaboard_provider.triggers.train import TrainingJobTrigger
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.cli.typed import Typist, commands_in
 from tests.provider.building import StateStore, TaskInstance, a_context
+from tests.provider.versioned import deserialize, serialize
 
 JOB = {"name": "small", "command": ["python", "train.py"], "workers": 2, "policy": {"restart": "never"}}
 

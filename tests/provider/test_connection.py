@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
 from allaboard.backends.kubernetes.client import api, credentials, loader, protocol
 from allaboard.backends.kubernetes.client.protocol import Patience

@@ -13,7 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout, TaskDeferred
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowTaskTimeout,
+    TaskDeferred,
+)
 
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.backends.local.host.machine import pid_namespace
@@ -410,6 +415,20 @@ def test_a_store_that_is_lost_or_damaged_is_no_reason_to_fail(hosts: tuple[Host,
     del context["task_state_store"]
     with here.here():
         assert an_operator().execute(context)["state"] == "succeeded"
+
+
+def test_a_next_try_without_a_store_says_that_it_cannot_know_of_other_hosts(
+    hosts: tuple[Host, Host], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before Airflow 3.3. A first try, and one that finds its run here, have nothing to say."""
+    _, here = hosts
+    told = "is not known on"
+    with here.here():
+        for number, tries, expected in ((0, 1, False), (1, 2, True), (1, 3, False)):
+            context = a_context(TaskInstance(run_id=f"without {number}", try_number=tries))
+            del context["task_state_store"]
+            assert an_operator().execute(context)["state"] == "succeeded"
+            assert (told in capsys.readouterr().out) is expected
 
 
 def test_attempts_go_on_after_those_of_another_machine() -> None:

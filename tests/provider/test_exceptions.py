@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
-from airflow.sdk.exceptions import (
+from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
     AirflowTaskTimeout,
     TaskDeferred,
 )
+from airflow.sdk import DAG
 from airflow.sdk.execution_time.timeout import timeout
 
 from allaboard import TrainingJob
@@ -248,7 +248,7 @@ def test_a_typo_in_a_dag_file_is_an_error_of_its_import() -> None:
 
 
 def test_an_error_shows_no_secret_that_airflow_knows() -> None:
-    from airflow.sdk.log import mask_secret
+    from airflow.providers.common.compat.sdk import mask_secret
 
     mask_secret("a secret of Airflow's")
     failed = raised_by(a_job(workers="a secret of Airflow's"))

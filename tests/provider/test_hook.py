@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from allaboard.errors import BadInput
 from allaboard_provider.hooks.allaboard import AllaboardHook, callers_environment, checked_settings

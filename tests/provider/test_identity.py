@@ -6,8 +6,27 @@ import pytest
 
 from allaboard.job.identity import airflow_key
 from allaboard.runs.observation import Owner
+from allaboard_provider import identity
 from allaboard_provider.identity import in_triggerer, is_of_task, on_worker, stopping
 from tests.provider.building import TaskInstance
+
+
+def test_a_task_without_a_store_reads_the_name_again_that_it_has_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before Airflow 3.3. Another task made one at the same moment, and theirs is the one that stays."""
+    monkeypatch.delenv("AIRFLOW__ALLABOARD__INSTANCE")
+    variables: dict[str, str] = {}
+    monkeypatch.setattr(identity.Variable, "get", lambda name, default=None: variables.get(name, default))
+    monkeypatch.setattr(identity.Variable, "set", lambda name, value, _: variables.update({name: value}))
+    slept: list[float] = []
+
+    def pause(seconds: float) -> None:
+        slept.append(seconds)
+        variables[identity.VARIABLE] = "theirs"
+
+    assert identity.instance({}, pause) == identity.instance({}, pause) == "theirs"
+    assert slept == [1.0]
 
 
 def test_a_worker_that_is_gone_for_good_leaves_a_run_that_ends_by_itself() -> None:

@@ -11,7 +11,8 @@ NAMED_BY_DAGS = (
     "from allaboard import TrainingJob; TrainingJob(name='a', command=['b'])",
     "from allaboard_provider.operators import *",
     "from allaboard_provider.sensors import *",
-    "from allaboard_provider.retries import TrainingRetryPolicy; TrainingRetryPolicy()",
+    "from allaboard_provider import compat",
+    "if compat.has_retry_policies(): from allaboard_provider.retries import TrainingRetryPolicy",
     "from allaboard_provider.errors import TrainingBug",
 )
 NEVER = ("kubernetes", "kubernetes_asyncio", "torch", "boto3", "botocore", "matplotlib", "numpy", "sklearn")

@@ -18,6 +18,7 @@ from allaboard.runs.observation import Owner
 from allaboard.runs.status import state_of
 from dags_examples.own_airflow import ApiError, is_alive, send
 from tests.provider.live import Live, Run, until
+from tests.provider.versioned import needs_retry_policies
 
 pytestmark = [
     pytest.mark.airflow_live,
@@ -295,6 +296,7 @@ def test_a_retry_is_a_new_attempt_that_resumes(live: Live, dag: str) -> None:
     assert run.record().attempt == 2 and run.xcom()["attempt"] == 2
 
 
+@needs_retry_policies
 def test_a_policy_retries_what_may_pass_and_never_a_bug(live: Live) -> None:
     run = live.start("judged")
     first = run.wait_started()

@@ -7,7 +7,7 @@ import sys
 import traceback
 
 import pytest
-from airflow.sdk.log import mask_secret
+from airflow.providers.common.compat.sdk import mask_secret
 
 from allaboard import TrainingJob
 from allaboard.errors import AllaboardError

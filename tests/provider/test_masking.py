@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.log import mask_secret
+from airflow.providers.common.compat.sdk import mask_secret
 
 from allaboard_provider.masking import hidden, masked_in, noting
 

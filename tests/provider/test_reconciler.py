@@ -8,78 +8,50 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.jobs.job import Job
-from airflow.models import import_all_models
-from airflow.models.base import Base
-from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance as Row
 from airflow.models.variable import Variable
-from airflow.state import TaskScope, get_state_backend
-from airflow.utils.net import get_hostname
 from sqlalchemy import create_engine, insert, update
-from sqlalchemy.orm import Session
 
 from allaboard import TrainingJob
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.job.identity import airflow_key
 from allaboard.runs.status import state_of
-from allaboard_provider import homes, reconciler
+from allaboard_provider import compat, homes, reconciler
 from allaboard_provider.identity import in_triggerer, on_worker
 from allaboard_provider.reconciler import Reconciler
 from allaboard_provider.triggerers import present
 from tests.provider.building import TaskInstance
+from tests.provider.databases import AirflowDatabase, as_stored
 from tests.provider.runs import only_run, wait
+from tests.provider.versioned import needs_task_state
 
 pytestmark = pytest.mark.thorough
 
 
-class Airflow:
+class Airflow(AirflowDatabase):
     """A database with one task instance, ``train`` of ``nightly``."""
 
     def __init__(self, file: Path) -> None:
-        self.engine = create_engine(f"sqlite:///{file}")
-        import_all_models()
-        Base.metadata.create_all(self.engine)
-        self.ti = TaskInstance(max_tries=1)
-        run = {"dag_id": self.ti.dag_id, "run_id": self.ti.run_id}
-        with self.session() as session:
-            now = datetime.now(UTC)
-            made = {"run_type": "manual", "state": "running", "run_after": now, "log_template_id": 1}
-            session.execute(insert(DagRun.__table__).values(**made, **run))
-            task = {"task_id": "train", "map_index": -1, "state": "deferred", "id": self.ti.id}
-            session.execute(insert(Row.__table__).values(pool="default_pool", **task, **run, max_tries=1))
-            values = {"job_type": "TriggererJob", "state": "running", "latest_heartbeat": now}
-            session.execute(insert(Job.__table__).values(hostname=get_hostname(), **values))
-
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        with Session(self.engine) as session:
-            yield session
-            session.commit()
-
-    def say(self, state: str | None, dag_run: str = "running") -> None:
-        with self.session() as session:
-            session.execute(update(Row.__table__).values(state=state))
-            session.execute(update(DagRun.__table__).values(state=dag_run))
+        super().__init__(file, TaskInstance(max_tries=1))
 
     def keep(self, key: str, value: Any) -> None:
         with self.session() as session:
-            get_state_backend().set(self.scope, key, json.dumps(value), session=session)
+            compat.write_task_state(session, self.place, key, json.dumps(value))
 
     def kept(self, key: str) -> Any:
         with self.session() as session:
-            return json.loads(get_state_backend().get(self.scope, key, session=session) or "null")
+            return json.loads(compat.read_task_state(session, self.place, key) or "null")
 
     @property
-    def scope(self) -> TaskScope:
-        return TaskScope(self.ti.dag_id, self.ti.run_id, "train", -1)
+    def place(self) -> tuple[Any, ...]:
+        return self.ti.dag_id, self.ti.run_id, "train", -1
 
     def a_run(self, command: str = "sleep 300", instance: str = "tests") -> Handle:
         """A run that a worker of this task launched and left to a triggerer."""
@@ -125,7 +97,7 @@ def test_a_hand_over_or_a_new_try_is_no_order(airflow: Airflow, minds: Reconcile
     airflow.a_run()
     airflow.say(state)
     with airflow.session() as session:  # cleared: another try
-        session.execute(update(Row.__table__).values(id=uuid.uuid4()))
+        session.execute(update(Row.__table__).values(id=as_stored(uuid.uuid4())))
     minds.look()
     assert only_run().stop is None and only_run().owner == in_triggerer(airflow.ti.id)
 
@@ -139,7 +111,7 @@ def test_a_run_whose_resume_waits_in_a_queue_is_looked_after_and_one_of_an_older
     airflow.say("queued")
     if is_cleared:
         with airflow.session() as session:
-            session.execute(update(Row.__table__).values(id=uuid.uuid4()))
+            session.execute(update(Row.__table__).values(id=as_stored(uuid.uuid4())))
     client = LocalBackend().find(handle.run).attempt(1, 1).client
     os.utime(client, (1, 1))
     minds.look()
@@ -178,6 +150,7 @@ def asked(handle: Handle) -> dict[str, Any]:
     return homes.order(home, "host-b")
 
 
+@needs_task_state
 @pytest.mark.parametrize("phase", ["deferred", "worker"])
 def test_a_next_try_elsewhere_has_the_run_stopped_and_is_told_its_end(
     airflow: Airflow, minds: Reconciler, phase: str
@@ -194,6 +167,7 @@ def test_a_next_try_elsewhere_has_the_run_stopped_and_is_told_its_end(
     assert homes.read_ended(airflow.kept(homes.ENDED)) == homes.Ended(handle.uid, "stopped")
 
 
+@needs_task_state
 def test_a_next_try_elsewhere_is_told_the_result_of_a_run_that_has_succeeded(
     airflow: Airflow, minds: Reconciler
 ) -> None:
@@ -208,6 +182,7 @@ def test_a_next_try_elsewhere_is_told_the_result_of_a_run_that_has_succeeded(
     assert (ended.uid, ended.result["state"]) == (handle.uid, "succeeded")
 
 
+@needs_task_state
 def test_what_a_later_attempt_elsewhere_says_of_its_end_stays(airflow: Airflow, minds: Reconciler) -> None:
     handle = airflow.a_run("true")
     wait(lambda: state_of(only_run()).is_final)

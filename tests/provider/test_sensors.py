@@ -11,8 +11,12 @@ from typing import Any
 
 import pendulum
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, TaskDeferred
-from airflow.sdk.serde import deserialize, serialize
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    TaskDeferred,
+)
 
 import allaboard
 from allaboard import TrainingJob
@@ -26,6 +30,7 @@ from allaboard_provider.sensors.train import moment_of
 from allaboard_provider.triggers.train import RunTrigger
 from tests.provider.building import StateStore, a_context
 from tests.provider.runs import only_run, wait
+from tests.provider.versioned import deserialize, serialize
 
 
 def a_job(code: str) -> TrainingJob:

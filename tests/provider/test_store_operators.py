@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from allaboard.checkpoints import Manifest, Part, RunFlags, save
 from allaboard.checkpoints.flags import FLAGS

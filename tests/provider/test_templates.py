@@ -4,13 +4,14 @@ the author's.
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk import DAG, BaseOperator
 
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import BadInput
@@ -20,6 +21,7 @@ from allaboard_provider.operators import (
     PromoteOperator,
     TrainingJobOperator,
 )
+from allaboard_provider.templates import LeafByLeaf
 from tests.provider.building import a_context
 
 HOSTILE = [
@@ -148,3 +150,16 @@ def test_results_of_other_tasks_given_as_text_are_parsed_before_they_are_rendere
     for task, name in tasks:
         task.render_template_fields(context)
         assert getattr(task, name) == {"uri": "store://here", "run": x}
+
+
+def test_the_private_hook_of_airflow_that_ours_replaces_has_the_same_parameters() -> None:
+    """Airflow renders by `_do_render_template_fields`, and offers no public way to render a field leaf by
+    leaf.
+    """
+    hook = "_do_render_template_fields"
+    theirs = getattr(BaseOperator, hook, None)
+    assert theirs is not None, f"this Airflow has no {hook}: its operators render in another way"
+    names = [*inspect.signature(theirs).parameters]
+    for kind in (LeafByLeaf, TrainingJobOperator):
+        ours = [*inspect.signature(getattr(kind, hook)).parameters]
+        assert ours == names, f"this Airflow calls {hook}({', '.join(names)}), not ({', '.join(ours)})"

@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
-from airflow.sdk.exceptions import (
+from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
     AirflowTaskTimeout,
-    TaskDeferralError,
-    TaskDeferralTimeout,
     TaskDeferred,
+    mask_secret,
 )
-from airflow.sdk.log import mask_secret
-from airflow.sdk.serde import deserialize, serialize
+from airflow.sdk import DAG
 
 from allaboard import TrainingJob
 from allaboard.backends.local.backend import LocalBackend
@@ -36,6 +33,7 @@ from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.pages import unpack
 from tests.provider.building import StateStore, TaskInstance, a_context
 from tests.provider.runs import only_run, stop, wait
+from tests.provider.versioned import TaskDeferralError, TaskDeferralTimeout, deserialize, serialize
 
 QUICK = [
     "python",

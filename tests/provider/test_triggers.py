@@ -9,13 +9,13 @@ import inspect
 import json
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import TaskInstanceState
-from airflow.sdk.serde import deserialize, serialize
 
 from allaboard import State, TrainingJob
 from allaboard.backends.base import Handle, Plan
@@ -26,7 +26,7 @@ from allaboard.job.identity import airflow_key
 from allaboard.runs.observation import Owner
 from allaboard.runs.status import state_of
 from allaboard.storage import open_store
-from allaboard_provider import plugin
+from allaboard_provider import compat, plugin
 from allaboard_provider.identity import in_triggerer, on_worker
 from allaboard_provider.task_log import TaskLog
 from allaboard_provider.triggers import polling, train
@@ -34,6 +34,7 @@ from allaboard_provider.triggers.checkpoints import CheckpointTrigger, fingerpri
 from allaboard_provider.triggers.train import RunTrigger, TrainingJobTrigger, renamed
 from tests.provider.building import TaskInstance
 from tests.provider.runs import only_run, wait
+from tests.provider.versioned import deserialize, serialize
 
 HANGS = "import time; print('hangs', flush=True); time.sleep(300)"
 
@@ -110,6 +111,16 @@ def test_its_arguments_survive_airflows_serialization_and_a_newer_or_older_relea
     assert again.serialize() == (path, arguments)
     newer = TrainingJobTrigger(**arguments, something_new={"a": 1})
     assert newer.serialize()[1]["something_new"] == {"a": 1}
+
+
+def test_the_event_of_a_resume_that_waits_in_a_queue_is_found_in_what_airflow_keeps_of_it() -> None:
+    ti = TaskInstance()
+    event = a_trigger(ti, a_run(ti), deadline=12.5)._event("ended", end={"state": "failed", "result": None})
+    assert plugin.event_of(serialize({"event": event})) == event
+    # Airflow 3.1 puts the event beside what else it keeps.
+    assert plugin.event_of({"__type": "dict", "__var": {}, "event": event}) == event
+    for other in (None, {}, {"event": None}, {"event": {"run": "a"}}, "event", {"event": [event]}):
+        assert plugin.event_of(other) is None
 
 
 def test_a_row_of_a_release_that_had_other_names_is_read_and_written_anew() -> None:
@@ -315,6 +326,150 @@ def test_an_airflow_that_does_not_answer_stops_nothing(
     with pytest.raises(ConnectionError):
         asyncio.run(trigger.on_kill())
     assert only_run().stop is None and len(asked) == 3
+
+
+# --- an Airflow that calls no on_kill
+# -------------------------------------------------------------------------------------
+
+
+async def run_trigger(trigger: TrainingJobTrigger) -> None:
+    """As the triggerer of such an Airflow runs it."""
+    try:
+        async for _ in trigger.run():
+            pass
+    finally:
+        with suppress(Exception):
+            await trigger.cleanup()
+
+
+def dropped(trigger: TrainingJobTrigger, *, closing: bool = False) -> None:
+    """Airflow cancels the trigger while it watches; ``closing``: because its own process ends."""
+
+    async def main() -> None:
+        running = asyncio.create_task(run_trigger(trigger))
+        while trigger.watches is None:
+            assert not running.done()
+            await asyncio.sleep(0.01)
+        if not closing:
+            running.cancel()
+            await asyncio.wait([running])
+
+    asyncio.run(main())
+
+
+class Watched(TrainingJobTrigger):
+    """A trigger that shows that it watches."""
+
+    watches: Any = None
+
+    def _open_backend(self) -> Any:
+        self.watches = super()._open_backend()
+        return self.watches
+
+
+def a_watched_trigger(ti: TaskInstance, handle: Handle) -> Watched:
+    trigger = Watched(**a_trigger(ti, handle).serialize()[1])
+    trigger.task_instance = ti
+    return trigger
+
+
+@pytest.fixture
+def without_on_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "calls_on_kill", lambda: False)
+
+
+@pytest.mark.thorough(but=("failed", "success"))
+@pytest.mark.parametrize("state", ORDERS)
+def test_where_airflow_calls_no_on_kill_its_cleanup_finds_the_order(
+    airflow_says: Any, without_on_kill: None, state: str
+) -> None:
+    ti = TaskInstance()
+    trigger = a_watched_trigger(ti, a_run(ti, HANGS))
+    airflow_says(state)
+    dropped(trigger)
+    wait(lambda: state_of(only_run()).value == "stopped", 30)
+
+
+@pytest.mark.thorough(but=("deferred", "queued", "None"))
+@pytest.mark.parametrize("state", [None, *NO_ORDERS])
+def test_a_cleanup_without_an_order_stops_nothing(
+    airflow_says: Any, without_on_kill: None, state: str | None
+) -> None:
+    """The triggerer was frozen and another one has the trigger, or the task was cleared."""
+    ti = TaskInstance()
+    trigger = a_watched_trigger(ti, a_run(ti, HANGS))
+    airflow_says(state)
+    dropped(trigger)
+    assert only_run().stop is None and only_run().owner == in_triggerer(ti.id)
+
+
+def test_a_cleanup_stops_no_run_of_another_owner(airflow_says: Any, without_on_kill: None) -> None:
+    ti, another = TaskInstance(), TaskInstance()
+    handle = a_run(ti, HANGS)
+    trigger = a_watched_trigger(ti, handle)
+
+    def slow_answer() -> str:
+        LocalBackend().adopt(handle, in_triggerer(ti.id), on_worker(another))
+        return "failed"
+
+    airflow_says(slow_answer)
+    dropped(trigger)
+    assert only_run().stop is None and only_run().owner == on_worker(another)
+
+
+def test_a_cleanup_after_the_event_asks_nothing(
+    airflow_says: Any, without_on_kill: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ti = TaskInstance()
+    trigger = a_trigger(ti, a_run(ti))
+    monkeypatch.setattr(train, "_warm_up_tasks", [None])
+    airflow_says(lambda: pytest.fail("it asked"))
+    asyncio.run(run_trigger(trigger))
+    assert state_of(only_run()).value == "succeeded"
+
+
+def test_a_triggerer_that_ends_is_kept_waiting_by_no_cleanup(
+    airflow_says: Any, without_on_kill: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ti = TaskInstance()
+    trigger = a_watched_trigger(ti, a_run(ti, HANGS))
+    monkeypatch.setattr(train, "_warm_up_tasks", [None])
+    airflow_says(lambda: asked.append("asked") or "failed")
+    dropped(trigger, closing=True)
+    assert not asked and only_run().stop is None
+
+
+@pytest.mark.parametrize("answer", [ConnectionError("away"), TimeoutError("late")])
+def test_a_cleanup_without_an_answer_stops_nothing_and_says_so(
+    airflow_says: Any,
+    without_on_kill: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: Exception,
+) -> None:
+    ti = TaskInstance()
+    trigger = a_watched_trigger(ti, a_run(ti, HANGS))
+
+    def none() -> str:
+        raise answer
+
+    airflow_says(none)
+    monkeypatch.setattr(train, "ON_KILL_SECONDS", 0.5)
+    dropped(trigger)
+    assert only_run().stop is None
+    assert "it is not known whether it must stop" in capsys.readouterr().out
+
+
+def test_where_airflow_calls_on_kill_a_cleanup_does_nothing(
+    airflow_says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compat, "calls_on_kill", lambda: True)
+    ti = TaskInstance()
+    trigger = a_watched_trigger(ti, a_run(ti, HANGS))
+    airflow_says("failed")
+    dropped(trigger)
+    assert only_run().stop is None
 
 
 def test_the_first_trigger_of_a_triggerer_asks_airflow_what_on_kill_will_ask(

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowNotFoundException
-
 from allaboard.errors import AllaboardError, BadInput, SiteError
+from allaboard_provider import compat
+from allaboard_provider.compat import AirflowNotFoundException
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.client.api import Api
@@ -109,26 +109,11 @@ def _check_type(conn_id: str, conn_type: str | None) -> None:
         )
 
 
-async def aread_extras(conn_id: str) -> tuple[str | None, dict[str, Any]]:
-    """Type and extras of any connection, read on a triggerer's loop. Raises Airflow's own error for one that
-    does not exist.
-
-    The properties of a connection mask secrets by a blocking question to the supervisor, which fails while
-    another trigger asks it.
-    """
-    from airflow.providers.common.compat.connection import get_async_connection
-
-    connection: Any = await get_async_connection(conn_id)
-    if hasattr(connection, "aextra_dejson"):
-        return connection.conn_type, dict(await connection.aextra_dejson())
-    return connection.conn_type, dict(await asyncio.to_thread(lambda: connection.extra_dejson))
-
-
 async def aread_connection(conn_id: str, namespace: str | None) -> ClusterConnection:
     """As `read_connection`, on a triggerer's loop."""
     with must_exist(conn_id):
         try:
-            conn_type, extras = await aread_extras(conn_id)
+            conn_type, extras = await compat.read_connection(conn_id)
         except AirflowNotFoundException:
             if conn_id != DEFAULT_CONN_ID:
                 raise

@@ -7,10 +7,9 @@ from __future__ import annotations
 import os
 from configparser import RawConfigParser
 
-from airflow.sdk import conf
-
 from allaboard.errors import SiteError
 from allaboard.text.untrusted import show
+from allaboard_provider.compat import conf
 
 ELSEWHERE = ("stop", "fail")
 

@@ -32,14 +32,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import jinja2
-from airflow.sdk.exceptions import (
+
+from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, StorageUnreachable
+from allaboard_provider.compat import (
     AirflowException,
     AirflowFailException,
     AirflowTaskTimeout,
     TaskDeferralTimeout,
 )
-
-from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, StorageUnreachable
 from allaboard_provider.masking import hidden
 
 

@@ -3,25 +3,30 @@
 The key begins with the name of the Airflow installation, so two installations on one machine never share a
 run. The name is made once per metadata database and kept in a Variable. Two tasks that make it at the same
 moment may briefly see two names; so each task instance keeps its first one in its own state store, which
-survives retries and clears.
+survives retries and clears. Where Airflow has no such store, the task that makes the name waits a moment and
+reads it again.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from airflow.sdk import Variable, conf
+from airflow.sdk import Variable
 
 from allaboard.job.identity import airflow_key
 from allaboard.job.training_job import TrainingJob
 from allaboard.runs.observation import Owner
 from allaboard.text.names import run_name, why_not_an_object_name
 from allaboard.text.untrusted import parse_json
+from allaboard_provider.compat import conf
 
 VARIABLE = "allaboard_instance"
 STORED = "allaboard_instance"
+_AGREEMENT = 1.0
+"""Seconds after which two tasks that made the name at the same moment see the same one."""
 
 
 def key_of(context: Any) -> str:
@@ -31,23 +36,26 @@ def key_of(context: Any) -> str:
     return airflow_key(instance(context), ti.dag_id, ti.run_id, ti.task_id, map_index)
 
 
-def instance(context: Any) -> str:
+def instance(context: Any, pause: Callable[[float], None] = time.sleep) -> str:
     """The name of this Airflow installation: ``[allaboard] instance``, else the one made for the metadata
-    database.
+    database. ``pause``: sleeps, where tasks have no store and this one makes the name.
     """
     fixed = conf.get("allaboard", "instance", fallback="")
     if fixed:
         return str(fixed)
-    store = context["task_state_store"]
-    name = store.get(STORED) or Variable.get(VARIABLE, default=None)
+    store = context.get("task_state_store")
+    name = (store is not None and store.get(STORED)) or Variable.get(VARIABLE, default=None)
     if not name:
         Variable.set(
             VARIABLE,
             secrets.token_hex(4),
             "The name of this Airflow installation in the keys of allaboard's runs",
         )
+        if store is None:
+            pause(_AGREEMENT)
         name = Variable.get(VARIABLE)
-    store.set(STORED, name)
+    if store is not None:
+        store.set(STORED, name)
     return str(name)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from airflow.sdk import BaseOperatorLink, conf
+from airflow.sdk import BaseOperatorLink
+
+from allaboard_provider.compat import conf
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

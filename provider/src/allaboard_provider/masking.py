@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]
+from allaboard_provider.compat import mask_secret, redact
 
 _MARK = "\0"
 """A mark that no text of a job holds."""

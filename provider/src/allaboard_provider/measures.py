@@ -27,6 +27,7 @@ from typing import Any
 
 from allaboard.runs.observation import Observation
 from allaboard.runs.status import state_of
+from allaboard_provider import compat
 
 LOST_STEPS = "allaboard_lost_steps"
 """The key in the task's state store: how many steps a try of this task has told of already."""
@@ -35,11 +36,11 @@ Measure = tuple[str, str, float]
 
 
 def measures_of(
-    seen: Observation, reported: int = 0, *, starts_again: bool = False, goodput: float | None = None
+    seen: Observation, reported: int | None = 0, *, starts_again: bool = False, goodput: float | None = None
 ) -> Iterator[Measure]:
     """Measures of an attempt that has ended. ``reported``: lost steps that were sent before, because a run
-    counts them over all of its attempts; ``starts_again``: the whole gang does; ``goodput``: of a run that
-    ended.
+    counts them over all of its attempts; None: nobody knows. ``starts_again``: the whole gang does;
+    ``goodput``: of a run that ended.
     """
     for name, phase in (("queue", "admitted"), ("training", "training")):
         seconds = seen.phases.get(phase)
@@ -48,23 +49,24 @@ def measures_of(
     yield "incr", "runs", 1
     if restarts := seen.restarts + starts_again:
         yield "incr", "restarts", restarts
-    lost = seen.progress.lost_steps
-    # A run from scratch counts from zero again.
-    if more := lost - reported if lost >= reported else lost:
+    if reported is not None and (more := _more(seen.progress.lost_steps, reported)):
         yield "incr", "lost_steps", more
     if goodput is not None:
         yield "gauge", "goodput", goodput
+
+
+def _more(lost: int, reported: int) -> int:
+    # A run from scratch counts from zero again.
+    return lost - reported if lost >= reported else lost
 
 
 def send(context: Any, seen: Observation, **more: Any) -> None:
     """Send the measures of an attempt that has ended, from the worker of its task. ``more``: as for
     `measures_of`.
     """
-    from airflow.sdk.observability import stats
-
     store = context.get("task_state_store")
-    reported = store.get(LOST_STEPS) if store is not None else None
-    known = reported if isinstance(reported, int) else 0
+    known = _reported(store) if store is not None else None
+    stats = compat.stats()
     tags = tags_of(context["ti"], seen)
     for kind, name, value in measures_of(seen, known, **more):
         sent: Any = timedelta(seconds=value) if kind == "timing" else value
@@ -72,6 +74,11 @@ def send(context: Any, seen: Observation, **more: Any) -> None:
         getattr(stats, kind)(f"allaboard.{name}", sent, tags=of_it)
     if store is not None and seen.progress.lost_steps != known:
         store.set(LOST_STEPS, seen.progress.lost_steps)
+
+
+def _reported(store: Any) -> int:
+    steps = store.get(LOST_STEPS)
+    return steps if isinstance(steps, int) else 0
 
 
 def tags_of(ti: Any, seen: Observation) -> Mapping[str, str]:

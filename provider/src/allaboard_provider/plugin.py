@@ -21,12 +21,11 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import conf
-from airflow.sdk.plugins_manager import AirflowPlugin
 from pluggy import HookimplMarker
 
 from allaboard.errors import SiteError
 from allaboard.job.site import home
+from allaboard_provider.compat import AirflowPlugin, allow_in_xcom, conf
 from allaboard_provider.links import ROUTE
 from allaboard_provider.ui import PREFIX, LazyApp
 
@@ -143,11 +142,9 @@ def allow_jobs_in_xcom() -> None:
     """Let tasks in this process read a `TrainingJob` that another task has returned: Airflow makes objects
     again of classes alone that it was told of, whatever methods they have.
     """
-    from airflow.sdk.serde import allow_class
-
     from allaboard.job.training_job import TrainingJob
 
-    allow_class(TrainingJob)
+    allow_in_xcom(TrainingJob)
 
 
 def _tries_of(dag_run: Any, *, cut_short: bool = False) -> list[Any]:
@@ -208,14 +205,10 @@ def _arguments_of(task_instance: Any) -> Mapping[str, Any] | None:
 
 
 def event_of(next_kwargs: Any) -> Mapping[str, Any] | None:
-    """The event of our trigger in what a resume is called with, as Airflow keeps it; None for another one."""
-    from airflow.sdk.serde import deserialize
-
-    try:
-        called_with: Any = deserialize(next_kwargs)
-        event = called_with["event"]
-    except Exception:  # whatever another operator left
-        return None
+    """The event of our trigger in what a resume is called with, as Airflow keeps it; None for another one.
+    Ours are plain JSON, which each version of Airflow keeps as it is.
+    """
+    event = next_kwargs.get("event") if isinstance(next_kwargs, Mapping) else None
     ours = isinstance(event, Mapping) and all(name in event for name in ("run", "uid", "owner", "backend"))
     return event if ours else None
 

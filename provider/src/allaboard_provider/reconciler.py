@@ -26,6 +26,7 @@ from allaboard.errors import AllaboardError, OwnershipConflict, UnknownRun
 from allaboard.job.site import home
 from allaboard.runs.observation import Observation, Owner, State
 from allaboard.runs.status import state_of
+from allaboard_provider.compat import conf, read_task_state, write_task_state
 from allaboard_provider.homes import ENDED, HOME, STOP, Ended, ordered_by, read_ended, read_home
 from allaboard_provider.identity import VARIABLE, TaskKey, in_triggerer, stopping, task_of
 from allaboard_provider.orders import why_stop
@@ -153,8 +154,6 @@ class Reconciler:
 
     def _publish_end(self, task: TaskKey, seen: Observation) -> None:
         """Publish the end of the run for a next try elsewhere, with the result of a run that succeeded."""
-        from airflow.state import TaskScope, get_state_backend
-
         from allaboard_provider.pages import outcome_of
         from allaboard_provider.results import result_of
 
@@ -170,7 +169,7 @@ class Reconciler:
             result = result_of(whole, self.backend.secrets_of(seen.run))
         ended = Ended(seen.uid, str(state_of(seen)), result, accepted=seen.handed_over)
         with _session() as session:
-            get_state_backend().set(TaskScope(*task[1:]), ENDED, json.dumps(ended.as_json()), session=session)
+            write_task_state(session, task[1:], ENDED, json.dumps(ended.as_json()))
 
 
 def tasks_now(session: Session, tasks: Sequence[TaskKey]) -> dict[TaskKey, TaskNow]:
@@ -196,10 +195,8 @@ def tasks_now(session: Session, tasks: Sequence[TaskKey]) -> dict[TaskKey, TaskN
 
 def _kept(session: Session, place: tuple[Any, ...], key: str) -> Any:
     """A value that a task instance keeps in its own state store; None: there is none that can be read."""
-    from airflow.state import TaskScope, get_state_backend
-
     try:
-        return json.loads(get_state_backend().get(TaskScope(*place), key, session=session) or "null")
+        return json.loads(read_task_state(session, place, key) or "null")
     except ValueError:
         return None
 
@@ -208,7 +205,6 @@ def _other_hosts(session: Session) -> list[str]:
     """The hosts of the triggerers that live, without this one."""
     from datetime import UTC, datetime, timedelta
 
-    from airflow.configuration import conf
     from airflow.jobs.job import Job
     from airflow.utils.net import get_hostname
     from sqlalchemy import select
@@ -225,7 +221,6 @@ def _other_hosts(session: Session) -> list[str]:
 
 def _instance(session: Session) -> str | None:
     """The name of this Airflow in the keys of runs; None: it has none yet, and no run."""
-    from airflow.configuration import conf
     from airflow.models.variable import Variable
     from sqlalchemy import select
 

@@ -15,12 +15,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
-
+from allaboard_provider.compat import AirflowFailException
 from allaboard_provider.errors import ImageTrouble, Interrupted, PlaceFailed, QueueTimedOut, TrainingFailed
 
 try:
-    from airflow.sdk import RetryDecision, RetryPolicy
+    from allaboard_provider.compat import RetryDecision, RetryPolicy
 except ImportError as error:  # Airflow before 3.3
     raise ImportError(
         "TrainingRetryPolicy needs the retry policies of Airflow 3.3, which the installed Airflow does not "

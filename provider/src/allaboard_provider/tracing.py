@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow.sdk import conf
+from allaboard_provider.compat import conf
 
 
 def trace_environment() -> dict[str, str]:

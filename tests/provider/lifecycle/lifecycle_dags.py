@@ -13,8 +13,8 @@ from airflow.sdk import DAG, task
 
 from allaboard import TrainingJob
 from allaboard.job.loader import parse
+from allaboard_provider import compat
 from allaboard_provider.operators.train import TrainingJobOperator
-from allaboard_provider.retries import TrainingRetryPolicy
 from allaboard_provider.sensors import CheckpointSensor, TrainingJobSensor
 
 SOON = timedelta(seconds=1)
@@ -59,6 +59,19 @@ class Raising(WithTrigger):
 
 class Elsewhere(WithTrigger):
     odd = "Blind"
+
+
+class Alone(WithTrigger):
+    """Its run has a home that neither the API server nor the reconciler of the triggerer looks into."""
+
+    odd = "Alone"
+
+    def execute(self, context: Any) -> Any:
+        from allaboard_provider.operators._lifecycle import TaskTry
+
+        os.environ["ALLABOARD_HOME"] = os.environ["ALONE"]
+        TaskTry._would_be_left_alone = lambda _: False  # type: ignore[method-assign,assignment]
+        return super().execute(context)
 
 
 class Forgotten(WithTrigger):
@@ -111,12 +124,16 @@ dag("held")
 dag("held_sync", deferrable=False)
 dag("retried", retries=1, retry_delay=SOON)
 dag("retried_sync", deferrable=False, retries=1, retry_delay=SOON)
-dag("judged", retries=3, retry_delay=SOON, retry_policy=TrainingRetryPolicy())
+if compat.has_retry_policies():
+    from allaboard_provider.retries import TrainingRetryPolicy
+
+    dag("judged", retries=3, retry_delay=SOON, retry_policy=TrainingRetryPolicy())
 dag("timed", execution_timeout=LIMIT)
 dag("timed_sync", deferrable=False, execution_timeout=LIMIT)
 dag("limited", dagrun_timeout=LIMIT)
 dag("raising", Raising)
 dag("elsewhere", Elsewhere)
+dag("alone", Alone)
 dag("forgotten", Forgotten, execution_timeout=LIMIT)
 dag("in_a_pod", executor="pods")
 dag("from_file", job="written.yaml")

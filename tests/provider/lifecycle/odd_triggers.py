@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
+from allaboard.backends.local.backend import LocalBackend
+from allaboard_provider.triggers.backends import LocalTriggerBackend
 from allaboard_provider.triggers.train import TrainingJobTrigger
 
 
@@ -33,6 +36,16 @@ class Blind(TrainingJobTrigger):
         async for event in super().run():
             yield event
         await asyncio.sleep(10)
+
+
+class Alone(TrainingJobTrigger):
+    """The one process that finds the run: the triggerer's main process and the API server have another
+    home.
+    """
+
+    def _open_backend(self) -> AbstractAsyncContextManager[Any]:
+        environ = {**os.environ, "ALLABOARD_HOME": os.environ["ALONE"]}
+        return nullcontext(LocalTriggerBackend(LocalBackend(environ)))
 
 
 class Sleeps(TrainingJobTrigger):

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
-from airflow.sdk.log import mask_secret
 
 from allaboard.job.function import source_of
 from allaboard.job.training_job import FIELDS, TrainingJob
+from allaboard_provider.compat import mask_secret
 from allaboard_provider.operators.train import TrainingJobOperator
 
 if TYPE_CHECKING:

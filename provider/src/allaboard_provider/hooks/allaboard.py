@@ -20,17 +20,18 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from allaboard.errors import AllaboardError, BadInput, Problem
 from allaboard.job.mappings import as_mapping
 from allaboard.job.site import Site, parse_mounts, site_of
 from allaboard.text.names import nearest, one_of
-from allaboard_provider import clusters
+from allaboard_provider import clusters, compat
+from allaboard_provider.compat import AirflowNotFoundException
 
 if TYPE_CHECKING:
     from allaboard.backends.base import Backend
@@ -129,7 +130,7 @@ class AllaboardHook(BaseHook):
         """
         hook = cls(conn_id)
         with clusters.must_exist(str(conn_id)):
-            fields = await clusters.aread_extras(str(conn_id))
+            fields = await compat.read_connection(str(conn_id))
         hook.settings = checked_settings(str(conn_id), *fields)
         if hook.is_local:
             raise BadInput(
@@ -151,7 +152,30 @@ class AllaboardHook(BaseHook):
         async with clusters.shared_api(self.cluster) as api:
             yield AsyncKubernetesBackend(api, site=self.site, environ=self.environment)
 
-    # The button in the connection form.
+    # The connection form, and its button.
+
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """Fields of the form of Airflow 3.1. Later versions read them in the provider's metadata."""
+        wtforms, validators = import_module("wtforms"), import_module("wtforms.validators")
+        return {
+            name: wtforms.StringField(
+                label=field["label"],
+                description=field["description"],
+                default=field["schema"].get("default"),
+                validators=[
+                    validators.Optional(),
+                    *([validators.any_of(field["schema"]["enum"])] if "enum" in field["schema"] else []),
+                ],
+            )
+            for name, field in _connection_type()["conn-fields"].items()
+        }
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Use of the standard fields in the form of Airflow 3.1."""
+        behaviour = _connection_type()["ui-field-behaviour"]
+        return {name.replace("-", "_"): value for name, value in behaviour.items()}
 
     def test_connection(self) -> tuple[bool, str]:
         """Check that the store can be written, and that the cluster answers."""
@@ -176,6 +200,13 @@ class AllaboardHook(BaseHook):
         with Api(clusters.settings_of(self.cluster), patience=Patience(budget=5.0)) as api:
             api.raw("GET", "/version")
             return f"runs are in namespace {api.namespace} of {api.server}, which answers"
+
+
+def _connection_type() -> dict[str, Any]:
+    from allaboard_provider.get_provider_info import get_provider_info
+
+    (connection_type,) = get_provider_info()["connection-types"]
+    return dict(connection_type)
 
 
 def checked_settings(conn_id: str, conn_type: str | None, extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import conf
-
 from allaboard.backends.base import Handle, handle_of
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.errors import AllaboardError, UnknownRun
@@ -25,6 +23,7 @@ from allaboard.follow.run_record import Reached
 from allaboard.report.commands import Place
 from allaboard.text.untrusted import Unreadable, parse_json
 from allaboard_provider import defaults
+from allaboard_provider.compat import conf
 from allaboard_provider.errors import PlaceFailed
 from allaboard_provider.homes import ENDED, HOME, STOP, Ended, Home, order, read_ended, read_home
 
@@ -58,7 +57,7 @@ def cut_off_worker() -> float:
     pauses = sum(min(2.0**n, longest) for n in range(tries - 1))
     request = tries * conf.getfloat("workers", "execution_api_timeout", fallback=5.0) + pauses
     given_up = conf.getfloat("scheduler", "task_instance_heartbeat_timeout", fallback=300.0)
-    return max(0.0, beats * (every + request) - given_up)
+    return float(max(0.0, beats * (every + request) - given_up))
 
 
 class Homes:
@@ -103,11 +102,18 @@ class Homes:
         if home is not None and home.run == run:
             self._set(STOP, order(home, self.host))
 
-    def settle(self, run: str) -> Before:
+    def settle(self, run: str, *, first: bool) -> Before:
         """Wait until the last attempt of the run, if it was on another host, has surely ended. Raises
         PlaceFailed where ``[allaboard] elsewhere`` says so, SiteError where that is no word for it.
+        ``first``: this is the first try of the task.
         """
         policy = defaults.elsewhere()
+        if self.store is None and not first and not self._knows(run):
+            self.log.warning(
+                "tasks of this Airflow keep no state: a run that another try of this task left on another "
+                "host is not known on %s; give the task a queue of one worker, or upgrade Airflow to 3.3",
+                self.host,
+            )
         home = read_home(self._get(HOME))
         if home is None or home.run != run:
             return Before()
@@ -122,6 +128,12 @@ class Homes:
             if ended.result is not None:
                 return Before(home.reached, ended.result, ended.uid)
         return Before(home.reached)
+
+    def _knows(self, run: str) -> bool:
+        try:
+            return bool(self.backend.observe(run))
+        except UnknownRun:
+            return False
 
     def _is_here(self, home: Home) -> bool:
         try:

@@ -22,14 +22,6 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
-from airflow.sdk import conf
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowTaskTimeout,
-    TaskDeferralTimeout,
-)
-from airflow.sdk.log import mask_secret
-
 from allaboard.backends.base import Backend, Changes, Handle, Plan
 from allaboard.backends.local.host.machine import pid_namespace
 from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, OwnershipConflict, UnknownRun
@@ -51,6 +43,13 @@ from allaboard.runs.observation import Observation, Owner, State
 from allaboard.runs.status import state_of
 from allaboard.text.redaction import redact_text, redact_texts, secret_values
 from allaboard_provider import measures, outlets, plugin
+from allaboard_provider.compat import (
+    AirflowFailException,
+    AirflowTaskTimeout,
+    TaskDeferralTimeout,
+    conf,
+    mask_secret,
+)
 from allaboard_provider.errors import (
     PlaceFailed,
     SpecRejected,
@@ -196,7 +195,7 @@ class TaskTry:
         """Start a new try."""
         with airflow_errors(self._run_name), self._stop_on_timeout():
             if self.place.is_local:
-                before = self.homes.settle(self.plan.run)
+                before = self.homes.settle(self.plan.run, first=self.ti.try_number <= 1)
                 if before.result is not None and not self._data_has_changed_since(before):
                     self.log.info("run %s has succeeded on another host: its result is taken", self.plan.run)
                     return self._take(before.result, before.uid)

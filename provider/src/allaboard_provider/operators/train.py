@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.log import mask_secret
 
 from allaboard.errors import BadInput
 from allaboard.job.training_job import FIELDS, TrainingJob
 from allaboard_provider import defaults
+from allaboard_provider.compat import mask_secret
 from allaboard_provider.errors import deferral_failed
 from allaboard_provider.lineage import Dataset, Lineage, TellsLineage, of_checkpoint
 from allaboard_provider.links import TrainingLink

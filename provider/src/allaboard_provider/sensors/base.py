@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from allaboard_provider import defaults
+from allaboard_provider.compat import AirflowException, AirflowSkipException
 from allaboard_provider.errors import airflow_errors
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """The triggers that wait for a run to end. They observe and log; only `on_kill`, when a person has ended the
-task, stops a run.
+task, stops a run. An Airflow that calls no ``on_kill`` calls ``cleanup``, which looks for the same order.
 
 Triggerers may be killed, frozen, doubled: the same trigger may run twice, begin late, or never begin. The
 only memory between them is the core's run record and the state of the task log.
@@ -21,9 +21,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Any
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from airflow.sdk.execution_time.xcom import XCom
 from airflow.triggers.base import BaseTrigger, TriggerEvent
-from asgiref.sync import sync_to_async
 
 from allaboard.backends.base import Handle
 from allaboard.backends.local.backend import LocalBackend
@@ -32,6 +30,7 @@ from allaboard.follow.loop import Enforce, FollowPolicy, Observe, Outcome, Wait,
 from allaboard.runs.observation import Observation
 from allaboard.runs.status import state_of
 from allaboard.text.redaction import redact_text
+from allaboard_provider import compat
 from allaboard_provider.orders import proves_an_order, why_stop
 from allaboard_provider.ownership import astop_deferred
 from allaboard_provider.pages import SNAPSHOT_KEY, Snapshots, outcome_of, snapshot
@@ -46,6 +45,8 @@ POLL = 1.0
 POLL_CLUSTER = 60.0
 RECONNECT_INTERVAL = 15.0
 """Seconds between two tries to reach a cluster, each of which is patient by itself."""
+ON_KILL_SECONDS = 30.0
+"""Seconds that a stop may take a triggerer that calls no ``on_kill``: as many as others give it."""
 UNLIMITED = 1 << 60
 _STATE_ATTEMPTS = 3
 _warm_up_tasks: list[asyncio.Task[None]] = []
@@ -188,11 +189,11 @@ class TrainingJobTrigger(BaseTrigger):
         first person who waits for a run to stop.
         """
         if self.task_instance is not None and not _warm_up_tasks:
-            _warm_up_tasks.append(asyncio.create_task(asyncio.to_thread(self._query_once)))
+            _warm_up_tasks.append(asyncio.create_task(self._query_once()))
 
-    def _query_once(self) -> None:
+    async def _query_once(self) -> None:
         try:
-            RuntimeTaskInstance.get_task_states(**_state_query(self.task_instance))
+            await compat.ask(RuntimeTaskInstance.get_task_states, **_state_query(self.task_instance))
         except Exception as error:  # on_kill asks again, and raises
             self.log.debug("Airflow does not say the state of this task: %s", error)
 
@@ -220,6 +221,21 @@ class TrainingJobTrigger(BaseTrigger):
             if backend is not None and await astop_deferred(backend, handle, self.owner, reason):
                 self.log.info("run %s: stopped, because %s", self.run_name, reason)
 
+    async def cleanup(self) -> None:
+        """Do the work of `on_kill` where Airflow does not call it.
+
+        Airflow drops a trigger that has fired, whose task is no longer deferred, that another triggerer has
+        taken, or whose own triggerer ends, and says nothing about the reason. So the state of the task
+        decides, as in `on_kill`; a triggerer that ends is not kept waiting for it.
+        """
+        if compat.calls_on_kill() or _loop_is_closing():
+            return
+        try:
+            async with asyncio.timeout(ON_KILL_SECONDS):
+                await self.on_kill()
+        except Exception as error:  # Airflow would drop it without a word
+            self.log.warning("run %s: it is not known whether it must stop: %s", self.run_name, error)
+
     async def _states(self) -> tuple[str | None, str | None]:
         """The state of our task instance, None when it has none; and that of its DAG run, where the first one
         does not suffice. Raises when Airflow does not answer, and then nothing is stopped: a person can stop
@@ -227,12 +243,12 @@ class TrainingJobTrigger(BaseTrigger):
         """
         ti = self.task_instance
         assert ti is not None
-        get_states = sync_to_async(RuntimeTaskInstance.get_task_states)
-        state = task_state(await _asked(lambda: get_states(**_state_query(ti))), ti)
+        get_states = RuntimeTaskInstance.get_task_states
+        state = task_state(await _asked(lambda: compat.ask(get_states, **_state_query(ti))), ti)
         if proves_an_order(state):
             return state, None
-        get_dag_run_state = sync_to_async(RuntimeTaskInstance.get_dagrun_state)
-        answer = await _asked(lambda: get_dag_run_state(ti.dag_id, ti.run_id))
+        get_dag_run_state = RuntimeTaskInstance.get_dagrun_state
+        answer = await _asked(lambda: compat.ask(get_dag_run_state, ti.dag_id, ti.run_id))
         return state, str(getattr(answer, "value", answer))
 
 
@@ -243,6 +259,13 @@ async def _asked(ask: Callable[[], Awaitable[Any]]) -> Any:
             return await ask()
         await asyncio.sleep(1)
     return await ask()
+
+
+def _loop_is_closing() -> bool:
+    """Return whether the process of this triggerer ends: asyncio then cancels every task there is. Airflow
+    cancels a trigger alone.
+    """
+    return all(task.cancelling() for task in asyncio.all_tasks())
 
 
 def _state_query(ti: Any) -> dict[str, Any]:
@@ -342,7 +365,7 @@ class _RunFollower:
             left = await asyncio.to_thread(
                 snapshot, self.backend.backend, outcome, time.time(), at=self.task_log.at
             )
-            await XCom.aset(
+            await compat.push_xcom(
                 SNAPSHOT_KEY,
                 left,
                 dag_id=ti.dag_id,
