@@ -34,9 +34,10 @@ from allaboard_provider.operators._lifecycle import TaskTry
 from allaboard_provider.reconciler import Reconciler, TaskNow, why_stop_here
 from allaboard_provider.triggerers import Presence, Triggerer, present, why_not_left
 from tests.provider.building import StateStore, TaskInstance, a_context
-from tests.provider.runs import only_run, stop, wait
+from tests.provider.runs import only_run, stop
 from tests.provider.test_train import HANGS, QUICK, RAISES, an_operator, deferred
 from tests.provider.test_triggers import fired
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.thorough
 
@@ -132,7 +133,7 @@ def left_there(host: Host, store: StateStore, ti: TaskInstance | None = None, **
     """A run that a try deferred there, and that trains."""
     with host.here():
         deferred(an_operator(job=a_job("go on"), deferrable=True, **fields), a_context(ti, store))
-        wait(lambda: (only_run().progress.step or 0) >= 3)
+        wait_for(lambda: (only_run().progress.step or 0) >= 3)
         return only_run()
 
 
@@ -151,10 +152,10 @@ def test_a_next_try_elsewhere_has_the_run_stopped_and_resumes_when_it_has_ended(
     with here.here():
         follows = threading.Thread(target=next_try)
         follows.start()
-        wait(lambda: store.get(homes.STOP))
+        wait_for(lambda: store.get(homes.STOP))
         assert not here.has_run() and not state_of(there.run()).is_final, "it trains beside the first"
         there.reconcile(store)
-        wait(lambda: state_of(there.run()).is_final)
+        wait_for(lambda: state_of(there.run()).is_final)
         there.reconcile(store)
         follows.join(60)
     stopped = there.run().stop
@@ -186,7 +187,7 @@ def test_a_wait_for_another_host_ends_when_the_task_is_ended(hosts: tuple[Host, 
         waits.execute(a_context(TaskInstance(state="failed"), store))
     assert not here.has_run()
     there.reconcile(store)
-    wait(lambda: state_of(there.run()).is_final)
+    wait_for(lambda: state_of(there.run()).is_final)
 
 
 def test_a_site_may_have_such_tries_fail_instead(
@@ -501,7 +502,7 @@ def test_a_run_that_goes_on_elsewhere_is_given_back_and_after_some_times_a_try_i
         resumed(here, context, event)
     assert not isinstance(failure.value, AirflowFailException)
     there.reconcile(store, state="up_for_retry")  # its slots are given back
-    wait(lambda: state_of(there.run()).is_final)
+    wait_for(lambda: state_of(there.run()).is_final)
 
 
 def test_a_time_limit_that_passes_while_the_resume_is_elsewhere_stops_the_run_there(
@@ -515,7 +516,7 @@ def test_a_time_limit_that_passes_while_the_resume_is_elsewhere_stops_the_run_th
     with pytest.raises(AirflowTaskTimeout):
         resumed(here, context, deferral.trigger._event("timeout"))
     there.reconcile(store, state="failed")
-    wait(lambda: state_of(there.run()).is_final)
+    wait_for(lambda: state_of(there.run()).is_final)
 
 
 # --- whether a run is left to a triggerer

@@ -29,8 +29,9 @@ from allaboard_provider.reconciler import Reconciler
 from allaboard_provider.triggerers import present
 from tests.provider.building import TaskInstance
 from tests.provider.databases import AirflowDatabase, as_stored
-from tests.provider.runs import only_run, wait
+from tests.provider.runs import only_run
 from tests.provider.versioned import needs_task_state
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.thorough
 
@@ -89,7 +90,7 @@ def test_an_order_that_only_the_database_has_reaches_the_run(
     airflow.a_run()
     airflow.say(state, dag_run)
     minds.look()
-    wait(lambda: state_of(only_run()).value == "stopped")
+    wait_for(lambda: state_of(only_run()).value == "stopped")
 
 
 @pytest.mark.parametrize("state", ["deferred", "scheduled", "queued", "running", None])
@@ -162,7 +163,7 @@ def test_a_next_try_elsewhere_has_the_run_stopped_and_is_told_its_end(
     airflow.keep(homes.HOME, home_of(handle))
     airflow.keep(homes.STOP, asked(handle))
     minds.look()
-    wait(lambda: state_of(only_run()).is_final)
+    wait_for(lambda: state_of(only_run()).is_final)
     minds.look()
     assert homes.read_ended(airflow.kept(homes.ENDED)) == homes.Ended(handle.uid, "stopped")
 
@@ -172,7 +173,7 @@ def test_a_next_try_elsewhere_is_told_the_result_of_a_run_that_has_succeeded(
     airflow: Airflow, minds: Reconciler
 ) -> None:
     handle = airflow.a_run("true")
-    wait(lambda: state_of(only_run()).is_final)
+    wait_for(lambda: state_of(only_run()).is_final)
     airflow.say("running")
     airflow.keep(homes.HOME, home_of(handle))
     airflow.keep(homes.STOP, asked(handle))
@@ -185,7 +186,7 @@ def test_a_next_try_elsewhere_is_told_the_result_of_a_run_that_has_succeeded(
 @needs_task_state
 def test_what_a_later_attempt_elsewhere_says_of_its_end_stays(airflow: Airflow, minds: Reconciler) -> None:
     handle = airflow.a_run("true")
-    wait(lambda: state_of(only_run()).is_final)
+    wait_for(lambda: state_of(only_run()).is_final)
     airflow.keep(homes.HOME, home_of(handle, "the next one"))
     airflow.keep(homes.STOP, asked(handle))
     later = homes.Ended("the next one", "succeeded", accepted=True)

@@ -29,8 +29,9 @@ from allaboard_provider.sensors import CheckpointSensor, TrainingJobSensor
 from allaboard_provider.sensors.train import moment_of
 from allaboard_provider.triggers.train import RunTrigger
 from tests.provider.building import StateStore, a_context
-from tests.provider.runs import only_run, wait
+from tests.provider.runs import only_run
 from tests.provider.versioned import deserialize, serialize
+from tests.waiting import wait_for
 
 
 def a_job(code: str) -> TrainingJob:
@@ -67,7 +68,7 @@ def a_dag_run(began: datetime, store: StateStore | None = None) -> dict[str, Any
 def ended_run() -> tuple[str, datetime]:
     """A run that has ended, and when."""
     handle = allaboard.submit(a_job("pass"), key="nightly")
-    wait(lambda: state_of(only_run()).is_final)
+    wait_for(lambda: state_of(only_run()).is_final)
     return handle.run, datetime.fromtimestamp(only_run().finished or 0, UTC)
 
 
@@ -169,5 +170,5 @@ def test_a_look_that_is_asked_for_without_execute() -> None:
     sensor = a_sensor(TrainingJobSensor, key="nightly", since=None)
     assert sensor.poke(a_context()).is_done is False
     allaboard.submit(a_job("from allaboard.inside import result; result(loss=1)"), key="nightly")
-    wait(lambda: sensor.poke(a_context()).is_done)
+    wait_for(lambda: sensor.poke(a_context()).is_done)
     assert sensor.poke(a_context()).xcom_value["state"] == "succeeded"

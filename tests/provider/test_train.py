@@ -32,8 +32,9 @@ from allaboard_provider.operators._lifecycle import TaskTry
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.pages import unpack
 from tests.provider.building import StateStore, TaskInstance, a_context
-from tests.provider.runs import only_run, stop, wait
+from tests.provider.runs import only_run, stop
 from tests.provider.versioned import TaskDeferralError, TaskDeferralTimeout, deserialize, serialize
+from tests.waiting import wait_for
 
 QUICK = [
     "python",
@@ -270,11 +271,11 @@ def test_attempts_of_the_policy_are_made_by_the_worker_in_both_modes() -> None:
     operator, context = an_operator(job=job, deferrable=True), a_context(TaskInstance(task_id="other"))
     first = deferred(operator, context)
     run = first.trigger.run_name
-    wait(lambda: state_of(LocalBackend().observe(run)).is_final)
+    wait_for(lambda: state_of(LocalBackend().observe(run)).is_final)
     with pytest.raises(TaskDeferred) as second:
         operator.execute_complete(context, event_of(first))
     assert second.value.trigger.attempt == 2
-    wait(lambda: state_of(LocalBackend().observe(run)).is_final)
+    wait_for(lambda: state_of(LocalBackend().observe(run)).is_final)
     assert operator.execute_complete(context, event_of(second.value))["attempt"] == 2
 
 
@@ -419,7 +420,7 @@ def test_a_deferral_carries_plain_json_and_leaves_the_run_to_the_triggerer() -> 
 def test_a_resumed_worker_takes_the_run_back_and_finishes_as_if_it_had_never_left() -> None:
     operator, context = an_operator(deferrable=True), a_context()
     deferral = deferred(operator, context)
-    wait(lambda: state_of(only_run()).is_final)
+    wait_for(lambda: state_of(only_run()).is_final)
     result = operator.execute_complete(context, event_of(deferral))
     assert result["metrics"] == {"loss": 0.5}
     assert only_run().owner == Owner(str(context["ti"].id), "worker", "attached") and only_run().handed_over
@@ -468,7 +469,7 @@ def test_a_run_that_the_triggerer_cannot_see_is_followed_here() -> None:
 def test_a_word_of_a_newer_trigger_is_no_reason_to_fail() -> None:
     operator, context = an_operator(deferrable=True), a_context()
     deferral = deferred(operator, context)
-    wait(lambda: state_of(only_run()).is_final)
+    wait_for(lambda: state_of(only_run()).is_final)
     event = event_of(deferral) | {"version": 9, "status": "something new", "more": {"a": 1}}
     assert operator.execute_complete(context, event)["state"] == "succeeded"
 

@@ -33,8 +33,9 @@ from allaboard_provider.triggers import polling, train
 from allaboard_provider.triggers.checkpoints import CheckpointTrigger, fingerprint_of, newest
 from allaboard_provider.triggers.train import RunTrigger, TrainingJobTrigger, renamed
 from tests.provider.building import TaskInstance
-from tests.provider.runs import only_run, wait
+from tests.provider.runs import only_run
 from tests.provider.versioned import deserialize, serialize
+from tests.waiting import wait_for
 
 HANGS = "import time; print('hangs', flush=True); time.sleep(300)"
 
@@ -96,7 +97,7 @@ def test_it_changes_nothing_about_the_run_that_it_watches() -> None:
     handle = a_run(ti)
     record = LocalBackend().find(handle.run).record
     trigger = a_trigger(ti, handle)
-    wait(lambda: json.loads(record.read_text())["outcome"])  # its supervisor writes it last
+    wait_for(lambda: json.loads(record.read_text())["outcome"])  # its supervisor writes it last
     before = record.read_text()
     fired(trigger)
     asyncio.run(trigger.cleanup())
@@ -167,7 +168,7 @@ def test_a_deadline_that_has_passed_is_told_unless_the_run_has_ended() -> None:
     assert not state_of(only_run()).is_final, "a trigger only observes"
     ended = TaskInstance(run_id="another")
     handle = a_run(ended)
-    wait(lambda: state_of(LocalBackend().observe(handle.run)).is_final)
+    wait_for(lambda: state_of(LocalBackend().observe(handle.run)).is_final)
     assert fired(a_trigger(ended, handle, deadline=time.time() - 1))["status"] == "ended"
 
 
@@ -227,7 +228,7 @@ def test_a_task_that_a_person_ended_takes_its_run_with_it(
     trigger = a_trigger(ti, a_run(ti, HANGS))
     airflow_says(state)
     asyncio.run(trigger.on_kill())
-    wait(lambda: state_of(only_run()).value == "stopped", 30)
+    wait_for(lambda: state_of(only_run()).value == "stopped", 30)
 
 
 NO_ORDERS = [state.value for state in TaskInstanceState if state.value not in ORDERS]
@@ -255,7 +256,7 @@ def test_a_dag_run_that_is_over_is_an_order_whatever_the_task_says(
     trigger = a_trigger(ti, a_run(ti, HANGS))
     airflow_says(state, dag_run)
     asyncio.run(trigger.on_kill())
-    wait(lambda: state_of(only_run()).value == "stopped", 30)
+    wait_for(lambda: state_of(only_run()).value == "stopped", 30)
     stop = only_run().stop
     assert stop is not None and f"its DAG run was marked {dag_run}" in stop.reason
 
@@ -289,7 +290,7 @@ def test_a_run_that_has_ended_by_itself_is_left_to_the_worker(airflow_says: Any)
     """
     ti = TaskInstance()
     handle = a_run(ti, "")
-    wait(lambda: state_of(only_run()).value == "succeeded")
+    wait_for(lambda: state_of(only_run()).value == "succeeded")
     airflow_says("running")
     asyncio.run(a_trigger(ti, handle).on_kill())
     assert only_run().owner == in_triggerer(ti.id) and only_run().stop is None
@@ -387,7 +388,7 @@ def test_where_airflow_calls_no_on_kill_its_cleanup_finds_the_order(
     trigger = a_watched_trigger(ti, a_run(ti, HANGS))
     airflow_says(state)
     dropped(trigger)
-    wait(lambda: state_of(only_run()).value == "stopped", 30)
+    wait_for(lambda: state_of(only_run()).value == "stopped", 30)
 
 
 @pytest.mark.thorough(but=("deferred", "queued", "None"))
@@ -512,7 +513,7 @@ def test_a_person_who_ends_a_deferred_task_stops_its_run_also_without_a_triggere
     if hook == "on_task_instance_failed":
         arguments["error"] = "TaskInstance's state was manually set to `failed`."
     getattr(plugin.Listener(), hook)(**arguments)
-    wait(lambda: state_of(LocalBackend().observe(mine.run)).value == "stopped")
+    wait_for(lambda: state_of(LocalBackend().observe(mine.run)).value == "stopped")
     assert LocalBackend().observe(others.run).stop is None
 
 
@@ -580,7 +581,7 @@ def test_a_trigger_keeps_the_run_that_it_follows_and_a_lost_one_does_not(
         watching.cancel()
 
     asyncio.run(followed(25.0))
-    wait(lambda: state_of(LocalBackend().observe(handle.run)).is_final)
+    wait_for(lambda: state_of(LocalBackend().observe(handle.run)).is_final)
     stop = LocalBackend().observe(handle.run).stop
     assert stop is not None and stop.by == "allaboard" and "nobody followed this run" in stop.reason
 
@@ -647,13 +648,13 @@ def test_a_run_that_waits_for_its_slots_keeps_the_trigger_silent_while_its_reaso
 
     def stop(ti: TaskInstance, handle: Handle) -> None:
         backend.stop(handle, in_triggerer(ti.id), "the test", "its turn is over", kill=True)
-        wait(lambda: not backend.observe(handle.run).alive)
+        wait_for(lambda: not backend.observe(handle.run).alive)
 
     holder, other, ti = TaskInstance(), TaskInstance(), TaskInstance()
     holds = start(holder, HANGS)
-    wait(lambda: state_of(backend.observe(holds.run)) is State.RUNNING)
+    wait_for(lambda: state_of(backend.observe(holds.run)) is State.RUNNING)
     before = start(other, HANGS)
-    wait(lambda: state_of(backend.observe(before.run)) is State.QUEUED)
+    wait_for(lambda: state_of(backend.observe(before.run)) is State.QUEUED)
     handle = start(ti, "print('my turn')")
     trigger = a_trigger(ti, handle)
     lines: list[str] = []

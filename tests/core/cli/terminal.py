@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from allaboard.backends.base import handle_of
 from allaboard.backends.local.backend import LocalBackend
@@ -21,8 +20,8 @@ from allaboard.backends.local.state.records import read_record
 from allaboard.runs.observation import Observation, State
 from allaboard.runs.status import state_of
 from tests.core.cli.warm import Warm
+from tests.waiting import wait_for as wait_for
 
-T = TypeVar("T")
 WARM = Warm()
 LONG = 120.0
 """Seconds after which a wait is a hang."""
@@ -176,15 +175,6 @@ class Terminal:
             record = read_record(RunFolder(backend.runs / run))
             if record is not None:
                 kill_run(record.uid)
-
-
-def wait_for(what: Callable[[], T], seconds: float = LONG) -> T:
-    """What ``what`` returns once it is true; fails when that takes too long."""
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
-        time.sleep(0.02)
-    return found
 
 
 def finished(process: subprocess.Popen[str]) -> Said:

@@ -62,9 +62,9 @@ from allaboard_provider.ui.reading import Cache, page_of
 from tests.core.backends.kubernetes.operations.test_queues import put
 from tests.core.report import one_output
 from tests.provider.building import TaskInstance, a_context
-from tests.provider.runs import wait
 from tests.provider.test_cluster import an_operator, deferred, running
 from tests.provider.test_triggers import HANGS, a_run, a_trigger
+from tests.waiting import wait_for
 
 SCRIPT = """
 from allaboard.inside import report, result
@@ -506,7 +506,7 @@ def test_the_card_says_what_trains_and_what_waits_and_why() -> None:
         handle = backend.launch(Plan(job, key_of(a_context(each))), Owner(str(ti.id), "worker", "attached"))
         each.xcom_push(RUN_KEY, {"run": handle.run, "uid": handle.uid, "host": "here"})
         tasks.append(a_task(each))
-        wait(lambda run=handle.run, word="running" if name == "first" else "queued": _state(run) == word)  # type: ignore[misc]
+        wait_for(lambda run=handle.run, word="running" if name == "first" else "queued": _state(run) == word)  # type: ignore[misc]
     told = client(*tasks).get("/api/now").json()
     assert [(row["task_id"], row["state"]) for row in told["runs"]] == [
         ("second", "queued"),

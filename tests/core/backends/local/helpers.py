@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -21,19 +19,7 @@ from allaboard.backends.local.state.records import read_record
 from allaboard.checking.job import require_valid
 from allaboard.runs.observation import Observation
 from allaboard.runs.status import state_of
-
-T = TypeVar("T")
-
-
-def wait_for(what: Callable[[], T], seconds: float = 120.0) -> T:
-    """What ``what`` returns once it is true; fails when that takes too long."""
-    end = time.monotonic() + seconds
-    while True:
-        found = what()
-        if found:
-            return found
-        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
-        time.sleep(0.01)
+from tests.waiting import wait_for as wait_for
 
 
 def processes_of(backend: LocalBackend, run: str) -> list[int]:
