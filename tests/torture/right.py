@@ -1,7 +1,7 @@
 """Right jobs and wrong ones, made by lot from the vocabulary itself: every engine, every field. The same
 number and seed give the same job.
 
-A value is made by the kind of its field (`allaboard.job.training_job`), so that a new field is covered by
+A value is made by the kind of its field (`allaboard.job.vocabulary`), so that a new field is covered by
 being there; a new kind needs its values in `RIGHT` and `WRONG`.
 """
 
@@ -15,7 +15,8 @@ from allaboard.checking.job import check
 from allaboard.engines import BY_FRAMEWORK, ENGINES, Engine
 from allaboard.gangs import GANGS
 from allaboard.job.fields import Reader, hints, parts
-from allaboard.job.training_job import SOURCES, Fields, Group, copied
+from allaboard.job.training_job import SOURCES, copied
+from allaboard.job.vocabulary import Fields, Group
 from allaboard.render.compatibility import pair_engine_and_gang
 
 NAMES = ("a", "digits", "resnet-50", "x" * 40, "a1-b2")

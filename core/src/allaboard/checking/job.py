@@ -18,11 +18,11 @@ from allaboard.job.training_job import (
     ORPHAN_AFTER_MAX,
     ORPHAN_AFTER_MIN,
     SOURCES,
-    Fields,
     TrainingJob,
     copied,
     member_count,
 )
+from allaboard.job.vocabulary import Fields
 from allaboard.runs.trackers import is_secret
 from allaboard.text import units
 from allaboard.text.names import nearest, one_of

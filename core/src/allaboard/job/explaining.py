@@ -21,7 +21,7 @@ from allaboard.job.fields import (
     hints,
     parts,
 )
-from allaboard.job.training_job import Fields
+from allaboard.job.vocabulary import Fields
 from allaboard.text.names import nearest, one_of
 from allaboard.text.untrusted import show
 

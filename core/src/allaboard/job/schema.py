@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from allaboard.job.fields import hints, json_type
-from allaboard.job.training_job import Fields
+from allaboard.job.vocabulary import Fields
 
 
 def job_schema() -> dict[str, Any]:
