@@ -73,9 +73,17 @@ class Pipeline:
 
     def step(self, number: int = 0) -> str:
         """Start a try of the step ``train``; the name of its pod."""
-        place = f"s3://pipelines/v2/artifacts/retrain/{self.run_id}/train"
-        command, outputs = train_command(self.job(), place)
-        name = f"{self.name}-{number}"
+        values = {"job": self.job(), "folder": "/code", "task_config": TASK_CONFIG}
+        return self._pod("train", node_name(self.name, number), f"{self.name}-{number}", values)
+
+    def clean_up(self) -> str:
+        """Start the step ``clean_up``; the name of its pod."""
+        node = f"{self.name}(0).onExit(0)"
+        return self._pod("clean_up", node, f"{self.name}-clean-up", {})
+
+    def _pod(self, component: str, node: str, name: str, values: dict[str, Any]) -> str:
+        place = f"s3://pipelines/v2/artifacts/retrain/{self.run_id}/{component}"
+        command, outputs = command_of(component, values, place)
         self.plane.api.create(
             {
                 "apiVersion": "v1",
@@ -84,7 +92,7 @@ class Pipeline:
                     "name": name,
                     "namespace": TEAM,
                     "labels": {"pipeline/runid": self.run_id},
-                    "annotations": {"workflows.argoproj.io/node-name": node_name(self.name, number)},
+                    "annotations": {"workflows.argoproj.io/node-name": node},
                 },
                 "spec": {
                     "serviceAccountName": "pipeline-runner",
@@ -178,14 +186,31 @@ def field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def train_command(job: dict[str, Any], place: str) -> tuple[list[str], str]:
-    """The command of the compiled component, with its input filled in; where it writes its outputs."""
-    spec = yaml.safe_load((ROOT / "tests" / "kfp" / "golden" / "train.yaml").read_text())
-    component = spec["components"]["comp-train"]
+TASK_CONFIG = {
+    "affinity": None,
+    "tolerations": [{"key": "team", "operator": "Equal", "value": "vision", "effect": "NoSchedule"}],
+    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "env": [
+        {"name": "TASK_PLAIN", "value": "3"},
+        {"name": "TASK_SECRET", "valueFrom": {"secretKeyRef": {"name": "store", "key": "AWS_ACCESS_KEY_ID"}}},
+        {"name": "TASK_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "ALLABOARD_STORE", "value": "s3://elsewhere"},
+    ],
+    "volumes": [{"name": "code", "configMap": {"name": "code", "optional": False}}],
+    "volumeMounts": [{"name": "code", "mountPath": "/settings"}],
+    "resources": {"requests": {"cpu": "10m"}, "limits": {"memory": "256Mi"}},
+}
+"""What Kubeflow's driver gives to a step on whose task all of this is set."""
+
+
+def command_of(name: str, given_values: dict[str, Any], place: str) -> tuple[list[str], str]:
+    """The command of a compiled component, with its input filled in; where it writes its outputs."""
+    spec = yaml.safe_load((ROOT / "tests" / "kfp" / "golden" / f"{name}.yaml").read_text())
+    ((_, component),) = spec["components"].items()
     box = spec["deploymentSpec"]["executors"][component["executorLabel"]]["container"]
     known = component["inputDefinitions"]["parameters"]
     values = {name: one["defaultValue"] for name, one in known.items() if "defaultValue" in one}
-    values |= {"job": job, "folder": "/code"}
+    values |= given_values
     outputs = component["outputDefinitions"]
     file = f"{place.replace('s3://', '/s3/')}/output_metadata.json"
     given = {
@@ -275,6 +300,7 @@ def test_the_step_trains_on_the_cluster_and_gives_what_it_promises(pipeline: Pip
     assert json.loads(record.key) == ["kfp", pipeline.run_id, f"{pipeline.name}.root.train.executor"]
     assert record.owner.kind == "orchestrated" and record.owner.phase == "worker"
     assert len(pipeline.members()) == 2
+    assert_members_have_what_is_set_on_the_task(pipeline)
     pipeline.gate.write("finish", b"")
     until("the step is over", lambda: pipeline.phase(pod) in ("Succeeded", "Failed"))
     log = pipeline.log(pod)
@@ -293,6 +319,26 @@ def test_the_step_trains_on_the_cluster_and_gives_what_it_promises(pipeline: Pip
     assert [c.status for c in conditions if c.type == "Succeeded"] == ["True"]
     assert pipeline.record().handed_over
     assert "AWS_SECRET" not in log and pipeline.environ["AWS_SECRET_ACCESS_KEY"] not in log
+
+
+def assert_members_have_what_is_set_on_the_task(pipeline: Pipeline) -> None:
+    found, _ = pipeline.backend.api.list(PODS, labels=labels.selector(pipeline.record().run))
+    for pod in found:
+        spec = pod["spec"]
+        container = next(
+            box for box in spec["containers"] if any(one["name"] == "TASK_PLAIN" for one in box["env"])
+        )
+        env = {one["name"]: one for one in container["env"]}
+        assert env["TASK_PLAIN"]["value"] == "3" and "TASK_POD" not in env
+        assert env["TASK_SECRET"]["valueFrom"]["secretKeyRef"]["name"] == "store"
+        assert env.get("ALLABOARD_STORE", {}).get("value") != "s3://elsewhere"
+        assert {"key": "team", "value": "vision"}.items() <= next(
+            one for one in spec["tolerations"] if one.get("key") == "team"
+        ).items()
+        assert spec["nodeSelector"]["kubernetes.io/os"] == "linux"
+        assert "/settings" in {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert container["resources"]["requests"]["cpu"] == "10m"
+        assert container["resources"]["limits"]["memory"] == "256Mi"
 
 
 OTHERS = [pytest.param(engine, marks=pytest.mark.thorough) for engine in ("trainjob", "jobset", "mpijob")]
@@ -325,3 +371,22 @@ def test_the_next_try_of_a_step_that_was_evicted_goes_on_with_its_training(
     assert pipeline.phase(again) == "Succeeded", pipeline.log(again)
     record = pipeline.record()
     assert (record.uid, record.attempt, record.stop) == (before.uid, 1, None)
+
+
+@pytest.mark.parametrize("pipeline", ["pytorchjob", *OTHERS], indirect=True)
+def test_what_a_killed_step_leaves_behind_is_stopped_by_the_clean_up(
+    pipeline: Pipeline, plane: ControlPlane
+) -> None:
+    pod = pipeline.step()
+    pipeline.until_the_training_works(pod)
+    plane.api.delete("v1", "Pod", pod, TEAM, grace=0)
+    until("the pod is gone", lambda: pipeline.phase(pod) == "gone")
+    assert pipeline.members() and pipeline.record().stop is None
+    last = pipeline.clean_up()
+    until("the clean-up is over", lambda: pipeline.phase(last) in ("Succeeded", "Failed"))
+    log = pipeline.log(last)
+    assert pipeline.phase(last) == "Succeeded", log
+    run = pipeline.record().run
+    assert outputs_of(log)["parameterValues"]["Output"] == [run]
+    until("no member lives", lambda: pipeline.members() == [])
+    until("it is stopped", lambda: state_of(pipeline.backend.observe(run)).value == "stopped")
