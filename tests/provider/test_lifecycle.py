@@ -9,6 +9,7 @@ never two, and what is tried again resumes.
 from __future__ import annotations
 
 import signal
+from datetime import UTC, datetime
 
 import pytest
 
@@ -75,6 +76,33 @@ def test_a_synchronous_training_is_no_different(live: Live) -> None:
     status = run.xcom()
     assert status["state"] == "succeeded" and status["checkpoints"]["latest"] and "members" not in status
     assert run.record().handed_over
+
+
+def overhead(run: Run) -> float:
+    """Seconds that a task took longer than its training."""
+    task, seen = run.wait_task("success"), run.observe()
+    begun, ended = (datetime.fromisoformat(task[name]) for name in ("start_date", "end_date"))
+    assert seen.created is not None and seen.finished is not None
+    return (ended - begun).total_seconds() - (seen.finished - seen.created)
+
+
+def test_a_training_of_seconds_is_spared_the_deferral(live: Live) -> None:
+    runs = [live.start(dag) for dag in ("short", "short_deferred")]
+    followed, deferred = map(overhead, runs)
+    print(f"a task takes longer than its training: {followed:.1f} s, and {deferred:.1f} s where it defers")
+    assert "DEFERRED" not in runs[0].log() and "DEFERRED" in runs[1].log()
+    # Beginning and end of a task are parts of both, and slow on a busy machine.
+    assert followed + 5 < deferred
+
+
+def test_a_training_that_takes_longer_is_deferred_after_its_first_seconds(live: Live) -> None:
+    run = live.start("held_first")
+    run.wait_started()
+    run.wait_watched()
+    begun, now = datetime.fromisoformat(run.task()["start_date"]), datetime.now(UTC)
+    assert (now - begun).total_seconds() > 10
+    run.finish()
+    run.wait_task("success")
 
 
 def test_a_worker_whose_pod_ends_with_it_does_not_defer_a_local_run(live: Live) -> None:

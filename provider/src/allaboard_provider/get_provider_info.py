@@ -166,6 +166,15 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "deferrable": {
                         "description": "Whether tasks without deferrable= wait in the triggerer. "
+                    "defer_after": {
+                        "description": "Seconds for which the worker follows a run before its task defers. A "
+                        "run that ends within them is spared the deferral, which takes at least 10 seconds. "
+                        "0: it defers at once.",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": "0",
+                        "default": "10",
+                    },
                         "Empty: AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE where it is set, else True.",
                         "version_added": "0.1.0",
                         "type": "boolean",

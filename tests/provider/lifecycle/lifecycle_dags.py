@@ -98,6 +98,14 @@ class DiesWithTheResult(DiesOnce):
 
 
 class Impatient(TrainingJobOperator):
+class FollowedFirst(TrainingJobOperator):
+    """Follows its run for the first ten seconds, as an installation that says nothing does."""
+
+    def execute(self, context: Any) -> Any:
+        os.environ["AIRFLOW__ALLABOARD__DEFER_AFTER"] = ""
+        return super().execute(context)
+
+
     """A run of it that counts as attached is stopped after some seconds in place of ten minutes."""
 
     def execute(self, context: Any) -> Any:
@@ -108,9 +116,14 @@ class Impatient(TrainingJobOperator):
 
 
 dag("held")
+SHORT = TrainingJob(name="short", command=["python", "-c", "import time; time.sleep(4)"])
+
 dag("held_sync", deferrable=False)
 dag("retried", retries=1, retry_delay=SOON)
 dag("retried_sync", deferrable=False, retries=1, retry_delay=SOON)
+dag("short", FollowedFirst, job=SHORT)
+dag("short_deferred", job=SHORT)
+dag("held_first", FollowedFirst)
 dag("judged", retries=3, retry_delay=SOON, retry_policy=TrainingRetryPolicy())
 dag("timed", execution_timeout=LIMIT)
 dag("timed_sync", deferrable=False, execution_timeout=LIMIT)

@@ -1,7 +1,8 @@
 """Work of a worker for one try of a task instance: launch or adopt the run, follow it or defer, finish.
 
-`allaboard.follow.loop` decides, and `TaskTry` carries out its effects. A deferrable task answers the first
-`Wait` by deferring, a synchronous one by waiting. Everything else is the same, the end (`finish`) included.
+`allaboard.follow.loop` decides, and `TaskTry` carries out its effects. A synchronous task answers a `Wait` by
+waiting, and so does a deferrable one in its first seconds (`defaults.defer_after`); then it answers by
+deferring. Everything else is the same, the end (`finish`) included.
 
 The run record fences who may act (core/docs/contract.md, Owners). The owner is this try: in the phase
 ``worker`` while a worker follows, and ``deferred`` while a triggerer does. Each hand-over between them is a
@@ -12,6 +13,7 @@ for the task anew (stop, resume).
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -50,7 +52,7 @@ from allaboard.running import follow_policy
 from allaboard.runs.observation import Observation, Owner, State
 from allaboard.runs.status import state_of
 from allaboard.text.redaction import redact_text, redact_texts, secret_values
-from allaboard_provider import measures, outlets, plugin
+from allaboard_provider import defaults, measures, outlets, plugin
 from allaboard_provider.errors import (
     PlaceFailed,
     SpecRejected,
@@ -149,6 +151,7 @@ class TaskTry:
     def place(self) -> Place:
         return place_of(self.operator.hook, self._pause)
 
+        self._defers_at = 0.0  # by time.monotonic
     @cached_property
     def backend(self) -> Backend:
         return self.place.backend
@@ -200,6 +203,7 @@ class TaskTry:
                 if before.result is not None and not self._data_has_changed_since(before):
                     self.log.info("run %s has succeeded on another host: its result is taken", self.plan.run)
                     return self._take(before.result, before.uid)
+            defer_after = defaults.defer_after()
                 self.plan = replace(self.plan, after=before.after)
                 self._wait_for_stop()
             self._launch(self.plan)
@@ -422,8 +426,8 @@ class TaskTry:
         self.waits_here = self.waits_here or self._run_ends_with_worker() or self._would_be_left_alone()
         attempts = (self.plan.job.get("policy") or {}).get("attempts", 1)
         run = self.handle.run
-        # A task that defers needs no changes.
-        with self.backend.changes(run) if self.waits_here else nullcontext() as self._changes:
+        # A task that defers at once needs no changes.
+        with self.backend.changes(run) if self._seconds_here() else nullcontext() as self._changes:
             outcome = run_sync(follow(follow_policy(self.backend, attempts=attempts)), self._perform)
         return self.finish(outcome)
 
@@ -452,6 +456,10 @@ class TaskTry:
         here = present(self.homes.backend.home)
         reason = why_not_left(here, queue, pid_namespace(), socket.gethostname())
         if reason is not None:
+    def _seconds_here(self) -> float:
+        """Seconds for which this worker waits itself before it defers."""
+        return math.inf if self.waits_here else max(0.0, self._defers_at - time.monotonic())
+
             self.log.info("this worker does not defer, and follows the run to its end: %s", reason)
         return reason is not None
 
@@ -505,9 +513,10 @@ class TaskTry:
             case Observe(evidence):
                 return self._observe(evidence)
             case Wait(seconds):
-                if not self.waits_here:
+                here = self._seconds_here() if self._changes is not None else 0.0
+                if not here:
                     self._defer()
-                self._wait(seconds)
+                self._wait(min(seconds, here))
             case Enforce(reason):
                 self.log.warning("run %s: %s", self.plan.run, reason)
                 self.backend.enforce(self.plan.run, self.worker)

@@ -42,7 +42,8 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
         value (`allaboard_provider.templates`). The job is checked after rendering, leniently: ``"4"`` is 4.
     :param allaboard_conn_id: the connection that names the place of runs and the store. The default one need
         not exist; without it everything is on the worker's own machine.
-    :param deferrable: wait in the triggerer instead of a worker slot. The default is ``[allaboard]
+    :param deferrable: wait in the triggerer instead of a worker slot, after the first seconds, for which the
+        worker follows the run (``[allaboard] defer_after``, 10). The default is ``[allaboard]
         deferrable``, else AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE where that is set, else True. A worker that
         is a container of this task alone (KubernetesExecutor) follows a local run itself, for the run ends
         with the container; so does one without a triggerer beside it that gets the task's trigger.
