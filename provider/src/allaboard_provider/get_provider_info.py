@@ -53,6 +53,7 @@ def get_provider_info() -> dict[str, Any]:
                     "allaboard_provider.triggers.jobs",
                     "allaboard_provider.triggers.checkpoints",
                 ],
+                    "allaboard_provider.triggers.assets",
             }
         ],
         "task-decorators": [
