@@ -131,6 +131,22 @@ def test_mapped_tasks_are_trainings_of_their_own(live: Live) -> None:
     assert run.xcom(map_index=0)["state"] == "succeeded"
 
 
+def test_a_sweep_ends_with_the_first_that_is_good_enough(live: Live) -> None:
+    run = live.start("sweep")
+    for n in ("0", "2"):
+        run.wait_started(gate=n, members=1)
+    for n, state in enumerate(("skipped", "success", "skipped")):
+        run.wait_task(state, map_index=n)
+    best = run.at("best")
+    best.wait_task("success")
+    picked = best.xcom()
+    assert picked["metrics"] == {"accuracy": 0.95} and picked["sweep"]["failed"] == 0
+    assert len({record.job for record in run.records()}) == 3
+    for n in ("0", "2"):
+        until("its members are gone", lambda n=n: not any(is_alive(s.pid) for s in run.starts(n)))
+    assert "has reached what the sweep is for: accuracy" in run.log(map_index=0)
+
+
 def test_a_decorated_function_trains_with_the_results_of_other_tasks(live: Live) -> None:
     run = live.start("decorated")
     run.wait_task("success", map_index=0)

@@ -29,6 +29,7 @@ def get_provider_info() -> dict[str, Any]:
                     "allaboard_provider.operators.shards",
                     "allaboard_provider.operators.checkpoints",
                     "allaboard_provider.operators.evaluate",
+                    "allaboard_provider.operators.pick",
                     "allaboard_provider.operators.promote",
                 ],
             }
@@ -52,8 +53,8 @@ def get_provider_info() -> dict[str, Any]:
                     "allaboard_provider.triggers.train",
                     "allaboard_provider.triggers.jobs",
                     "allaboard_provider.triggers.checkpoints",
-                ],
                     "allaboard_provider.triggers.assets",
+                ],
             }
         ],
         "task-decorators": [
@@ -165,8 +166,6 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "fail",
                         "default": "stop",
                     },
-                    "deferrable": {
-                        "description": "Whether tasks without deferrable= wait in the triggerer. "
                     "defer_after": {
                         "description": "Seconds for which the worker follows a run before its task defers. A "
                         "run that ends within them is spared the deferral, which takes at least 10 seconds. "
@@ -176,6 +175,8 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "0",
                         "default": "10",
                     },
+                    "deferrable": {
+                        "description": "Whether tasks without deferrable= wait in the triggerer. "
                         "Empty: AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE where it is set, else True.",
                         "version_added": "0.1.0",
                         "type": "boolean",

@@ -11,8 +11,9 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from allaboard import TrainingJob
+from allaboard import TrainingJob, grid
 from allaboard.job.loader import parse
+from allaboard_provider.operators import PickBestOperator
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.retries import TrainingRetryPolicy
 from allaboard_provider.sensors import CheckpointSensor, TrainingJobSensor
@@ -97,7 +98,6 @@ class DiesWithTheResult(DiesOnce):
         self.die_once(context)
 
 
-class Impatient(TrainingJobOperator):
 class FollowedFirst(TrainingJobOperator):
     """Follows its run for the first ten seconds, as an installation that says nothing does."""
 
@@ -106,6 +106,7 @@ class FollowedFirst(TrainingJobOperator):
         return super().execute(context)
 
 
+class Impatient(TrainingJobOperator):
     """A run of it that counts as attached is stopped after some seconds in place of ten minutes."""
 
     def execute(self, context: Any) -> Any:
@@ -115,15 +116,15 @@ class FollowedFirst(TrainingJobOperator):
         return super().execute(context)
 
 
-dag("held")
 SHORT = TrainingJob(name="short", command=["python", "-c", "import time; time.sleep(4)"])
 
-dag("held_sync", deferrable=False)
-dag("retried", retries=1, retry_delay=SOON)
-dag("retried_sync", deferrable=False, retries=1, retry_delay=SOON)
+dag("held")
 dag("short", FollowedFirst, job=SHORT)
 dag("short_deferred", job=SHORT)
 dag("held_first", FollowedFirst)
+dag("held_sync", deferrable=False)
+dag("retried", retries=1, retry_delay=SOON)
+dag("retried_sync", deferrable=False, retries=1, retry_delay=SOON)
 dag("judged", retries=3, retry_delay=SOON, retry_policy=TrainingRetryPolicy())
 dag("timed", execution_timeout=LIMIT)
 dag("timed_sync", deferrable=False, execution_timeout=LIMIT)
@@ -168,3 +169,15 @@ with DAG("mapped", schedule=None):
     TrainingJobOperator.partial(task_id="train").expand(
         job=[gated("mapped", f"{{{{ run_id }}}}/{n}").as_mapping() for n in range(2)]
     )
+
+FAST = "import time; from allaboard.inside import result; time.sleep(8); result(accuracy=0.95)"
+
+with DAG("sweep", schedule=None):
+    swept = TrainingJobOperator.partial(task_id="train", stop_rest_when="accuracy>=0.9").expand(
+        job=grid(
+            TrainingJob(name="swept", policy={"restart": "never"}, checkpoints={"uri": "store://lifecycle"}),
+            {"command": [["python", "gated.py", "{{ run_id }}/0"], ["python", "-c", FAST],
+                         ["python", "gated.py", "{{ run_id }}/2"]]},
+        )
+    )  # fmt: skip
+    PickBestOperator(task_id="best", results=swept.output, metric="accuracy", mode="max")

@@ -17,7 +17,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 from airflow.sdk import conf
 from airflow.sdk.exceptions import (
     AirflowFailException,
+    AirflowSkipException,
     AirflowTaskTimeout,
     TaskDeferralTimeout,
 )
@@ -47,6 +48,7 @@ from allaboard.follow.loop import (
     run_sync,
 )
 from allaboard.follow.run_record import why_from_scratch
+from allaboard.job.grid import point_of
 from allaboard.report.last_good import last_good_line
 from allaboard.running import follow_policy
 from allaboard.runs.observation import Observation, Owner, State
@@ -68,6 +70,8 @@ from allaboard_provider.homes import Ended
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
 from allaboard_provider.masking import masked_in
 from allaboard_provider.operators._elsewhere import Before, Homes
+from allaboard_provider.operators._sweep import BY as STOPPED_BY_SWEEP
+from allaboard_provider.operators._sweep import Sweep
 from allaboard_provider.ownership import BY, expect_no_further_try
 from allaboard_provider.pages import RUN_KEY, SNAPSHOT_KEY, Snapshots, goodput_in, outcome_of, snapshot
 from allaboard_provider.places import Place, place_of
@@ -107,6 +111,7 @@ class TrainingTask(Protocol):
     queue: str
     execution_timeout: timedelta | None
     lineage: Callable[[], Lineage] | None
+    stop_rest_when: str | Sequence[str] | None
 
     @property
     def hook(self) -> AllaboardHook: ...
@@ -146,12 +151,12 @@ class TaskTry:
         self.handle: Handle | None = None
         self.log_state: Mapping[str, Any] | None = None
         self.waits_here = not operator.deferrable
+        self._defers_at = 0.0  # by time.monotonic
 
     @cached_property
     def place(self) -> Place:
         return place_of(self.operator.hook, self._pause)
 
-        self._defers_at = 0.0  # by time.monotonic
     @cached_property
     def backend(self) -> Backend:
         return self.place.backend
@@ -198,16 +203,34 @@ class TaskTry:
     def begin(self) -> dict[str, Any]:
         """Start a new try."""
         with airflow_errors(self._run_name), self._stop_on_timeout():
+            defer_after = defaults.defer_after()
             if self.place.is_local:
                 before = self.homes.settle(self.plan.run)
                 if before.result is not None and not self._data_has_changed_since(before):
                     self.log.info("run %s has succeeded on another host: its result is taken", self.plan.run)
                     return self._take(before.result, before.uid)
-            defer_after = defaults.defer_after()
                 self.plan = replace(self.plan, after=before.after)
                 self._wait_for_stop()
+            self._skip_if_reached()
             self._launch(self.plan)
+            self._skip_if_reached()
+            # A deferral takes longer than a short run. After a resume it is paid already.
+            self._defers_at = time.monotonic() + defer_after
             return self._follow()
+
+    @cached_property
+    def _sweep(self) -> Sweep | None:
+        when = self.operator.stop_rest_when
+        return Sweep(when, self.ti, self.log) if when else None
+
+    def _skip_if_reached(self) -> None:
+        """Raises AirflowSkipException if another run of the sweep has reached what it is for."""
+        reason = self._sweep.reached() if self._sweep is not None else None
+        if reason is None:
+            return
+        if self.handle is not None:
+            self._stop(reason)
+        raise AirflowSkipException(reason)
 
     def _data_has_changed_since(self, before: Before) -> bool:
         then = before.after.data if before.after is not None else None
@@ -305,6 +328,8 @@ class TaskTry:
             self.place.at.command("follow", handle.run),
         )
         known = {"run": handle.run, "attempt": handle.attempt, "uid": handle.uid, **self.place.address}
+        if (point := point_of(self.plan.job)) is not None:
+            known["point"] = redact_texts(point, self.secrets)
         self.ti.xcom_push(RUN_KEY, known)
 
     def _resume_from_afar(self, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -431,6 +456,10 @@ class TaskTry:
             outcome = run_sync(follow(follow_policy(self.backend, attempts=attempts)), self._perform)
         return self.finish(outcome)
 
+    def _seconds_here(self) -> float:
+        """Seconds for which this worker waits itself before it defers."""
+        return math.inf if self.waits_here else max(0.0, self._defers_at - time.monotonic())
+
     def _run_ends_with_worker(self) -> bool:
         """Return whether the run is local and ends with this worker when it defers."""
         reason = self._why_run_ends_with_worker if self.place.is_local else None
@@ -456,10 +485,6 @@ class TaskTry:
         here = present(self.homes.backend.home)
         reason = why_not_left(here, queue, pid_namespace(), socket.gethostname())
         if reason is not None:
-    def _seconds_here(self) -> float:
-        """Seconds for which this worker waits itself before it defers."""
-        return math.inf if self.waits_here else max(0.0, self._defers_at - time.monotonic())
-
             self.log.info("this worker does not defer, and follows the run to its end: %s", reason)
         return reason is not None
 
@@ -660,8 +685,13 @@ class TaskTry:
                 )
         if outcome.ok:
             self.log.info("%s", redact_text(outcome.message, self.secrets))
+            if self._sweep is not None:
+                self._sweep.end(self.backend, self.plan.key, outcome.summary)
             return self._take(result_of(outcome), str(outcome.seen.uid))
         self._keep_end(outcome.seen)
+        stop = outcome.seen.stop
+        if outcome.state is State.STOPPED and stop is not None and stop.by == STOPPED_BY_SWEEP:
+            raise AirflowSkipException(stop.reason)
         at = self.place.at
         error = failure_of(outcome, at, failure_text(outcome, at, self.secrets), self.secrets)
         if isinstance(error, SpecRejected):

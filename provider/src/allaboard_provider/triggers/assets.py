@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -63,15 +64,15 @@ class StoreWatcher(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         uri = await self._patiently(self._whole)
-        seen = await self._patiently(lambda: self._remembered(uri))
+        seen = await self._patiently(partial(self._remembered, uri))
         while True:
-            news, now = await self._patiently(lambda seen=seen: asyncio.to_thread(self.look, uri, seen))
+            news, now = await self._patiently(partial(asyncio.to_thread, self.look, uri, seen))
             for facts in news:
                 yield TriggerEvent(outlets.extra_of(facts))
             if now != seen:
                 await asyncio.sleep(UNTIL_PERSISTED if news else 0.0)
                 seen = now
-                await self._patiently(lambda now=now: self._remember(uri, now))
+                await self._patiently(partial(self._remember, uri, now))
             await self._rest()
 
     async def _patiently(self, ask: Callable[[], Any]) -> Any:
