@@ -16,7 +16,7 @@ from allaboard.text.untrusted import show
 ELSEWHERE = ("stop", "fail")
 DEFER_AFTER = 10.0
 """Seconds that a deferral takes at least (`triggers.polling.SETTLE`): a task that is followed for as long
-before it defers takes at most twice as long as one that knew its end.
+before it defers takes at most some twice as long as one that knew its end.
 """
 
 

@@ -18,7 +18,7 @@ from allaboard_provider.identity import task_of
 MARK = "allaboard_reached"
 """XCom of the task instance whose run has reached what the sweep is for: ``{"run", "reason"}``."""
 BY = "airflow: stop_rest_when"
-"""Who stops the rest, in the record of a run."""
+"""The word for who stopped a run of the rest, in its record."""
 _TRIES = 3
 """Times that a run is stopped whose owner changes meanwhile: it goes from a worker to a trigger, or back."""
 
@@ -39,8 +39,8 @@ class Sweep:
 
     def reached(self) -> str | None:
         """The sentence of another run that has reached it; None: none has."""
-        found = self._ti.xcom_pull(task_ids=self._ti.task_id, key=MARK)
-        marks = [found] if isinstance(found, Mapping) else found or ()
+        pulled = self._ti.xcom_pull(task_ids=self._ti.task_id, key=MARK)
+        marks = [pulled] if isinstance(pulled, Mapping) else pulled or ()
         return next(
             (str(mark["reason"]) for mark in marks if isinstance(mark, Mapping) and "reason" in mark), None
         )

@@ -60,7 +60,8 @@ def newest_of_runs(uri: str) -> dict[str, Checkpoint]:
         stores = {"": store}
     else:
         stores = {name: store.below(name) for name in folders}
-    return {name: found for name, of_run in stores.items() if (found := latest(of_run)) is not None}
+    last = {name: latest(of_run) for name, of_run in stores.items()}
+    return {name: checkpoint for name, checkpoint in last.items() if checkpoint is not None}
 
 
 def fingerprint_of(uri: str) -> dict[str, Any] | None:

@@ -502,10 +502,9 @@ class RunTrigger(PollTrigger):
                 named = None if known is None else frozenset(filter(self._may_name, known))
                 is_due = not woken or time.monotonic() >= due
                 if named is None or named != looked or (named and is_due):
-                    seen = await afind_run(backend, self.run_name, self.key)
+                    seen: Observation = await afind_run(backend, self.run_name, self.key)
                     if self._is_meant(seen):
-                        found: Observation = seen
-                        return found
+                        return seen
                     looked, due = named, time.monotonic() + POLL_CLUSTER
                 woken = await names.wait(POLL_CLUSTER * random.uniform(0.9, 1.1))
 

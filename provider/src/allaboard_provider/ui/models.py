@@ -83,8 +83,8 @@ def _point(point: Any) -> str:
     """The values of the point of a sweep in words: ``LR 0.1, workers 2``; empty for any other run."""
     if not isinstance(point, Mapping):
         return ""
-    words = [f"{str(path).rpartition('.')[2]} {_value(value)}" for path, value in [*point.items()][:_VALUES]]
-    return visible(", ".join(word[:_LONGEST] for word in words))
+    values = [f"{str(path).rpartition('.')[2]} {_value(value)}" for path, value in [*point.items()][:_VALUES]]
+    return visible(", ".join(value[:_LONGEST] for value in values))
 
 
 def _value(value: Any) -> str:

@@ -56,7 +56,7 @@ class Watched:
     labels: str | None
     fields: str | None
     names: bool = False
-    """Whether the names of the objects are kept."""
+    """Keep the names of the objects."""
 
 
 @lru_cache(maxsize=64)

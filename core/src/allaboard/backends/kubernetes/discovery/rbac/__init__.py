@@ -34,7 +34,7 @@ class Access:
 
 
 OF_SENSORS = Access("watch", "", "configmaps")
-"""What no job needs: a sensor waits for a run that is not there yet."""
+"""An access that no job needs: a sensor waits for a run that is not there yet."""
 
 _OF_JOBS = re.compile(r"^  - apiGroups: \[\$group\]\n(?:    .*\n)+", re.MULTILINE)
 _OTHERS = re.compile(r" Add your other kinds of \S+ here: (.+)\.$", re.MULTILINE)
