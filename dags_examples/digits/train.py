@@ -24,7 +24,7 @@ from allaboard.inside import Checkpointer, ShardReader, context, report, result
 
 EPOCHS = int(os.environ.get("EPOCHS", "16"))
 BATCH = 32  # per member
-LEARNING_RATE = 3e-3
+LEARNING_RATE = float(os.environ.get("LEARNING_RATE", "3e-3"))
 SEED = 7
 
 

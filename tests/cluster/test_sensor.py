@@ -7,16 +7,23 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from allaboard.backends.base import Handle, Plan
+from allaboard.backends.kubernetes.backend import KubernetesBackend
+from allaboard.backends.kubernetes.client.loader import Access
 from allaboard.backends.kubernetes.client.resources import EVENTS
+from allaboard.checking.job import require_valid
+from allaboard.runs.observation import Owner
 from tests.cluster.api import Object, until
 from tests.cluster.cluster import Cluster
 from tests.cluster.kubelet.handle import NodeSpec, nodes_on
 from tests.cluster.plane import ControlPlane
+from tests.cluster.proxy import FaultProxy
 
 pytest.importorskip("airflow")
 pytest.importorskip("airflow.providers.cncf.kubernetes")
@@ -170,3 +177,53 @@ def test_one_that_is_deleted_fails_the_sensor(
     event = asyncio.run(event_of(trigger, gone))
     with pytest.raises(AirflowException, match="nightly was stopped"):
         waits().execute_complete(context(), event)
+
+
+# --- runs of ours, which are not there yet
+
+
+def test_sensors_of_runs_that_are_not_there_cost_one_list_and_one_watch(
+    cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a viewer; a run of somebody else comes meanwhile, and then one of those that are waited for."""
+    from allaboard_provider.triggers import polling
+    from allaboard_provider.triggers.train import RunTrigger
+
+    monkeypatch.setattr(polling, "SETTLE", 0.0)
+    backend = KubernetesBackend(Access(str(cluster.kubeconfig), namespace=namespace).api())
+    # Nobody runs its pods: it is stopped, and so has ended.
+    job = require_valid({"name": "theirs", "image": "alpine", "command": ["true"], "engine": "pytorchjob"})
+    named = [{"key": f"key-{n}"} for n in range(20)] + [{"run": f"job-{n}"} for n in range(20)]
+    triggers = [RunTrigger(backend="kubernetes", connection="place", **how) for how in named]
+    owner = Owner("somebody", "detached", "detached")
+
+    def comes(key: str) -> Handle:
+        return backend.launch(Plan(job, key), owner)
+
+    async def follow(counts: Callable[[], Counter[str]]) -> tuple[Any, Counter[str], Counter[str]]:
+        runs = [asyncio.create_task(anext(trigger.run())) for trigger in triggers]
+        while counts()["watch configmaps"] < 1:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(3)
+        await asyncio.to_thread(comes, "another")
+        await asyncio.sleep(3)
+        quiet = Counter(counts())
+        handle = await asyncio.to_thread(comes, "key-7")
+        await asyncio.to_thread(backend.stop, handle, owner, "tests", "that will do", kill=True)
+        event = await asyncio.wait_for(runs[7], 60)
+        loud = Counter(counts())
+        for run in runs:
+            run.cancel()
+        await asyncio.gather(*runs, return_exceptions=True)
+        return event.payload, quiet, loud
+
+    with FaultProxy(cluster.kubeconfig_for_role(namespace, "viewer"), tls=False) as proxy:
+        place = {"backend": "kubernetes", "kubernetes_conn_id": "lab", "namespace": namespace}
+        reached = {"kube_config": proxy.kubeconfig.read_text()}
+        for conn_id, kind, extra in (("PLACE", "allaboard", place), ("LAB", "kubernetes", reached)):
+            connection = json.dumps({"conn_type": kind, "extra": extra})
+            monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", connection)
+        event, quiet, loud = asyncio.run(follow(lambda: proxy.counts.requests))
+    assert event["status"] == "there"
+    assert dict(quiet) == {"list configmaps": 1, "watch configmaps": 1}
+    assert sum(loud.values()) < 30, "only one of forty looks"

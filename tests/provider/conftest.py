@@ -23,6 +23,7 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = str(HERE.parents[1] / "dags_examples")
 os.environ["AIRFLOW__LOGGING__LOGGING_LEVEL"] = "WARNING"
 os.environ["AIRFLOW__ALLABOARD__INSTANCE"] = "tests"
+os.environ["AIRFLOW__ALLABOARD__DEFER_AFTER"] = "0"  # tests of triggers do not wait for one
 
 # Without retry policies these two cannot even be imported.
 collect_ignore = (

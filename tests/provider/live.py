@@ -77,6 +77,7 @@ class Live:
                 "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
                 "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
                 "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+                "AIRFLOW__ALLABOARD__DEFER_AFTER": "0",  # tests of triggers do not wait for one
                 # A machine may be busy with other things.
                 "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             },

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,10 +31,12 @@ from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, EVENTS, L
 from allaboard.backends.kubernetes.state import records
 from allaboard.cli import place as cli
 from allaboard.errors import BackendUnreachable
+from allaboard.job.identity import airflow_key
 from allaboard.runs.observation import Owner
 from allaboard.runs.status import state_of
-from allaboard.testing.cluster import AsyncFakeChanges, FakeApi, FakeCluster
+from allaboard.testing.cluster import AsyncFakeChanges, AsyncFakeNames, FakeApi, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
+from allaboard.text.names import run_name
 from allaboard_provider import clusters, plugin
 from allaboard_provider.errors import PlaceFailed, TrainingBug, TrainingFailed
 from allaboard_provider.hooks.allaboard import AllaboardHook
@@ -43,7 +46,7 @@ from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.sensors import TrainingJobSensor
 from allaboard_provider.triggers import train
 from allaboard_provider.triggers.jobs import JobTrigger
-from allaboard_provider.triggers.train import TrainingJobTrigger
+from allaboard_provider.triggers.train import RunTrigger, TrainingJobTrigger
 from tests.core.backends.kubernetes.operations.test_foreign import theirs
 from tests.core.cli.typed import Typist, commands_in
 from tests.provider.building import StateStore, TaskInstance, a_context
@@ -630,6 +633,67 @@ def test_a_run_of_others_that_fails_fails_the_sensor(cluster: FakeCluster) -> No
         a_sensor(run=run).execute(a_context())
 
 
+def looks(cluster: FakeCluster) -> int:
+    """Requests so far, but for the cluster's own."""
+    return len(cluster.requests)
+
+
+@pytest.mark.parametrize("how", ["run", "job", "prefix", "key"])
+def test_a_run_that_is_not_there_costs_the_triggerer_no_request(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Runs of others come meanwhile. Then it comes, and ends."""
+    cluster.operator.trains_for = 5
+    ti = TaskInstance(run_id="tonight")
+    key = airflow_key("tests", ti.dag_id, ti.run_id, ti.task_id, -1)
+    run = run_name("small", key)
+    named = {"run": {"run": run}, "job": {"run": "small"}, "prefix": {"run": run[:-3]}, "key": {"key": key}}
+    with pytest.raises(TaskDeferred) as deferral:
+        a_sensor(**named[how]).execute(a_context())
+    trigger = RunTrigger(**deserialize(serialize(deferral.value.trigger.serialize()[1])))
+    counts: list[int] = []
+    asked: list[str] = []
+
+    def happens(waits: int) -> None:
+        if waits in (2, 4):
+            before = looks(cluster)
+            deferred(an_operator(job={**JOB, "name": f"others-{waits}"}), a_context(TaskInstance()))
+            asked.append(f"{looks(cluster) - before} of others")
+            del cluster.requests[before:]
+        counts.append(looks(cluster))
+        if waits == 6:
+            deferred(an_operator(), a_context(ti))
+
+    waits, wait = [0], AsyncFakeNames.wait
+
+    async def waited(names: AsyncFakeNames, seconds: float) -> bool:
+        waits[0] += 1
+        happens(waits[0])
+        return await wait(names, seconds)
+
+    monkeypatch.setattr(AsyncFakeNames, "wait", waited)
+    assert fired(trigger) == {"version": 1, "status": "there"}
+    assert waits[0] == 6 and counts == [counts[0]] * 6 and len(asked) == 2
+
+
+def test_an_earlier_run_that_begins_anew_is_found(cluster: FakeCluster) -> None:
+    """No name tells it: a clear begins another generation of the same run."""
+    cluster.operator.trains_for = 5
+    ti = TaskInstance(run_id="nightly")
+    operator = an_operator(deferrable=False)
+    operator.execute(a_context(ti))
+    late = {
+        **a_context(),
+        "dag_run": SimpleNamespace(start_date=datetime.fromtimestamp(cluster.now + 1, UTC)),
+    }
+    with pytest.raises(TaskDeferred) as deferral:
+        a_sensor(run="small").execute(late)
+    trigger = RunTrigger(**deserialize(serialize(deferral.value.trigger.serialize()[1])))
+    cluster.tick(60)
+    deferred(an_operator(), a_context(TaskInstance(run_id="nightly")))
+    assert fired(trigger)["status"] == "there"
+
+
 # --- waiting for jobs of others
 
 
@@ -703,7 +767,7 @@ def test_one_that_never_comes_ends_with_the_timeout_in_the_triggerer_too(
     sensor = a_sensor(**THEIRS, timeout=60, soft_fail=soft)
     with pytest.raises(TaskDeferred) as deferral:
         sensor.execute(a_context())
-    assert deferral.value.timeout == timedelta(seconds=60)
+    assert deferral.value.trigger.deadline == pytest.approx(time.time() + 60, abs=10)
     with pytest.raises(error):
         sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, a_context())
 

@@ -45,7 +45,7 @@ def read(folder: Path) -> Any:
 def test_the_examples_folder_holds_the_dag_and_nothing_that_cannot_be_read(examples: Path) -> None:
     bag = read(examples)
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"retrain_digits", "on_new_champion", "stop_gone_trainings"}
+    assert set(bag.dags) == {"retrain_digits", "on_new_champion", "sweep_digits", "stop_gone_trainings"}
 
 
 def test_the_chain_is_prepare_train_collect_evaluate_promote(examples: Path) -> None:
@@ -91,11 +91,12 @@ def test_its_nights_are_those_of_a_place(examples: Path) -> None:
 def test_reading_it_again_makes_no_new_version_of_it(examples: Path) -> None:
     from airflow.serialization.serialized_objects import DagSerialization
 
-    def written() -> str:
-        dag = read(examples / "retrain_digits.py").dags["retrain_digits"]
+    def written(name: str) -> str:
+        dag = read(examples / f"{name}.py").dags[name]
         return json.dumps(DagSerialization.to_dict(dag), sort_keys=True, default=str)
 
-    assert written() == written()
+    for name in ("retrain_digits", "sweep_digits"):
+        assert written(name) == written(name)
 
 
 def airflow(folder: Path, dags: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -143,6 +144,22 @@ def test_airflow_dags_test_runs_the_whole_chain(tmp_path: Path, examples: Path, 
     assert champion is None or champion.metrics["accuracy"] >= 0.97
     verdict = "promoted:" if champion else "not promoted: accuracy"
     assert verdict in answer.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_airflow_dags_test_runs_the_sweep_and_collects_its_best(
+    tmp_path: Path, examples: Path, migrated: Path
+) -> None:
+    (tmp_path / "airflow").mkdir()
+    shutil.copy(migrated / "airflow.db", tmp_path / "airflow")
+    answer = airflow(tmp_path, examples, "dags", "test", "sweep_digits")
+    assert answer.returncode == 0, answer.stdout
+    losses = dict(re.findall(r"\d\. (digits-sweep-\S+): val_loss (\S+)", answer.stdout))
+    assert len(losses) == 4 and [*losses.values()] == sorted(losses.values(), key=float)
+    (kept,) = (tmp_path / "home" / "store" / "digits" / "models").glob("*/step-*")
+    assert kept.parent.name == next(iter(losses))
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ NAMED_BY_DAGS = (
     "from allaboard import TrainingJob; TrainingJob(name='a', command=['b'])",
     "from allaboard_provider.operators import *",
     "from allaboard_provider.sensors import *",
+    "from allaboard_provider.triggers.assets import NewChampionTrigger; NewChampionTrigger(uri='store://a')",
     "from allaboard_provider import compat",
     "if compat.has_retry_policies(): from allaboard_provider.retries import TrainingRetryPolicy",
     "from allaboard_provider.errors import TrainingBug",

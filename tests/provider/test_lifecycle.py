@@ -9,6 +9,7 @@ never two, and what is tried again resumes.
 from __future__ import annotations
 
 import signal
+from datetime import UTC, datetime
 
 import pytest
 
@@ -78,6 +79,33 @@ def test_a_synchronous_training_is_no_different(live: Live) -> None:
     assert run.record().handed_over
 
 
+def overhead(run: Run) -> float:
+    """Seconds that a task took longer than its training."""
+    task, seen = run.wait_task("success"), run.observe()
+    begun, ended = (datetime.fromisoformat(task[name]) for name in ("start_date", "end_date"))
+    assert seen.created is not None and seen.finished is not None
+    return (ended - begun).total_seconds() - (seen.finished - seen.created)
+
+
+def test_a_training_of_seconds_is_spared_the_deferral(live: Live) -> None:
+    runs = [live.start(dag) for dag in ("short", "short_deferred")]
+    followed, deferred = map(overhead, runs)
+    print(f"a task takes longer than its training: {followed:.1f} s, and {deferred:.1f} s where it defers")
+    assert "DEFERRED" not in runs[0].log() and "DEFERRED" in runs[1].log()
+    # Beginning and end of a task are parts of both, and slow on a busy machine.
+    assert followed + 5 < deferred
+
+
+def test_a_training_that_takes_longer_is_deferred_after_its_first_seconds(live: Live) -> None:
+    run = live.start("held_first")
+    run.wait_started()
+    run.wait_watched()
+    begun, now = datetime.fromisoformat(run.task()["start_date"]), datetime.now(UTC)
+    assert (now - begun).total_seconds() > 10
+    run.finish()
+    run.wait_task("success")
+
+
 def test_a_worker_whose_pod_ends_with_it_does_not_defer_a_local_run(live: Live) -> None:
     """By another executor than the default one, in the pod that KubernetesExecutor would make for it."""
     run = live.start("in_a_pod")
@@ -102,6 +130,22 @@ def test_mapped_tasks_are_trainings_of_their_own(live: Live) -> None:
     live.airflow.api("PATCH", run.path(1), {"new_state": "failed"})
     until("the members of the other one are gone", lambda: not any(is_alive(s.pid) for s in run.starts("1")))
     assert run.xcom(map_index=0)["state"] == "succeeded"
+
+
+def test_a_sweep_ends_with_the_first_that_is_good_enough(live: Live) -> None:
+    run = live.start("sweep")
+    for n in ("0", "2"):
+        run.wait_started(gate=n, members=1)
+    for n, state in enumerate(("skipped", "success", "skipped")):
+        run.wait_task(state, map_index=n)
+    best = run.at("best")
+    best.wait_task("success")
+    picked = best.xcom()
+    assert picked["metrics"] == {"accuracy": 0.95} and picked["sweep"]["failed"] == 0
+    assert len({record.job for record in run.records()}) == 3
+    for n in ("0", "2"):
+        until("its members are gone", lambda n=n: not any(is_alive(s.pid) for s in run.starts(n)))
+    assert "has reached what the sweep is for: accuracy" in run.log(map_index=0)
 
 
 def test_a_decorated_function_trains_with_the_results_of_other_tasks(live: Live) -> None:

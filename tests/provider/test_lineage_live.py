@@ -5,6 +5,7 @@ metrics, lineage, a trace.
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from allaboard.checkpoints import checkpoint_at
+from allaboard.checkpoints import Manifest, checkpoint_at, save
+from allaboard.promotion.champion import promote
+from allaboard.storage import open_store
+from allaboard_provider.triggers.assets import SEEN
 from dags_examples.own_airflow import ApiError
 from tests.provider.listening import Collector, Statsd, collector, statsd
 from tests.provider.live import Live, Run, until
@@ -259,3 +263,48 @@ def test_one_trace_goes_from_the_dag_run_to_the_last_save(world: World, first: R
     assert {span.trace for span in saved} == {
         span.trace for span in world.traces.spans if span.name == names[-1]
     } & {saved[0].trace}
+
+
+def test_a_watcher_tells_each_new_champion_once_whichever_triggerer_is_killed(
+    world: World, tmp_path: Path
+) -> None:
+    """Promoted by somebody who is no task of this Airflow. It comes last: it kills the triggerer."""
+    store = open_store(Path(world.live.environ["ALLABOARD_HOME"]) / "store" / "watched")
+    until("the DAG is known", lambda: world.live.known("deploys"))
+
+    def api(path: str) -> Any:
+        return world.live.airflow.api("GET", path)
+
+    def state() -> dict[str, Any]:
+        (asset,) = (each for each in api("/assets?limit=100")["assets"] if each["name"] == "watched")
+        kept = api(f"/assets/{asset['id']}/state-store")["asset_state_store"]
+        return {each["key"]: each["value"] for each in kept}
+
+    def seen(number: int) -> Any:
+        value = state().get(SEEN)
+        known = json.loads(value) if isinstance(value, str) else value
+        return known and known["seen"] == number
+
+    def champion(number: int) -> None:
+        uri = tmp_path / "models" / "net-1"
+        save(open_store(uri), Manifest(step=number, run="net-1", metrics={"accuracy": 0.5}), {"a": b"x"})
+        assert promote(store, f"{uri}/step-{number:012d}", now=float(number), single_writer=True).promoted
+
+    def deployed() -> list[int]:
+        file = world.folder / "deploys"
+        return (
+            [n for line in file.read_text().splitlines() for n in json.loads(line)] if file.exists() else []
+        )
+
+    until("the watcher has looked", lambda: seen(0))
+    champion(1)
+    until("the first is told", lambda: deployed() == [1])
+    until("that is kept", lambda: seen(1))
+    world.live.replace_triggerer(signal.SIGKILL)
+    champion(2)
+    until("the second is told", lambda: deployed()[1:])
+    until("that is kept", lambda: seen(2))
+    world.live.replace_triggerer(signal.SIGTERM)
+    champion(3)
+    until("the third is told", lambda: deployed()[2:])
+    assert deployed() == [1, 2, 3]

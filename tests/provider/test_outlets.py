@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from allaboard.promotion.gate import Verdict
 from allaboard.storage import open_store
 from allaboard_provider.operators import PromoteOperator
 from allaboard_provider.operators.promote import is_new
-from allaboard_provider.outlets import asset_uri, extra_of, folder_of, of_checkpoint
+from allaboard_provider.outlets import announce, asset_uri, extra_of, folder_of, of_checkpoint
 from tests.provider.building import a_context
 
 CHAMPION, ALIAS = Asset("champion"), AssetAlias("champions")
@@ -173,3 +174,13 @@ def test_only_a_champion_that_this_dag_run_made_is_new(
     decision: Decision, by: str, since: float | None, new: bool
 ) -> None:
     assert is_new(decision, by, since) is new
+
+
+@pytest.mark.parametrize("context", [{"partition_key": "2026-01-31|eu"}, {"partition_key": None}, {}])
+def test_an_event_of_a_partition_says_which(context: dict[str, Any]) -> None:
+    events = Events()
+    task = SimpleNamespace(outlets=[CHAMPION, ALIAS])
+    announce(task, {"outlet_events": events, **context}, {"step": 3}, "s3://b/folder")
+    (_, of_alias) = events[ALIAS].added[0]
+    for extra in (events[CHAMPION].extra, of_alias):
+        assert extra.get("partition_key") == context.get("partition_key") and extra["step"] == 3

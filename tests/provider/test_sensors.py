@@ -4,6 +4,7 @@ them.
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,9 @@ import pytest
 from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
+    AirflowRescheduleException,
     AirflowSensorTimeout,
+    AirflowSkipException,
     TaskDeferred,
 )
 
@@ -25,11 +28,14 @@ from allaboard.backends.local.backend import LocalBackend
 from allaboard.checkpoints import Manifest, save
 from allaboard.runs.status import state_of
 from allaboard.storage import open_store
+from allaboard_provider.errors import TaskTimedOut
 from allaboard_provider.sensors import CheckpointSensor, TrainingJobSensor
 from allaboard_provider.sensors.train import moment_of
+from allaboard_provider.triggers.checkpoints import CheckpointTrigger, fingerprint_of
 from allaboard_provider.triggers.train import RunTrigger
-from tests.provider.building import StateStore, a_context
+from tests.provider.building import StateStore, TaskInstance, a_context
 from tests.provider.runs import only_run
+from tests.provider.test_triggers import fired
 from tests.provider.versioned import deserialize, serialize
 from tests.waiting import wait_for
 
@@ -155,7 +161,10 @@ def test_what_is_there_is_not_waited_for_in_the_triggerer_and_the_rest_is(tmp_pa
     sensor = a_sensor(CheckpointSensor, uri="store://checkpoints/theirs-1", deferrable=True)
     with pytest.raises(TaskDeferred) as deferral:
         sensor.execute(a_context())
-    assert deferral.value.timeout is not None and deferral.value.timeout.total_seconds() == 60
+    deadline = deferral.value.trigger.deadline
+    assert deadline == pytest.approx(time.time() + 60, abs=5)
+    # Airflow's own timer is for the case that no triggerer has the trigger.
+    assert deferral.value.timeout is not None and 60 < deferral.value.timeout.total_seconds() <= 180
     assert not deferral.value.trigger.is_there()
     run = tmp_path / "home" / "store" / "checkpoints" / "theirs-1"
     save(open_store(run), Manifest(step=1), {"state": b"one"})
@@ -172,3 +181,113 @@ def test_a_look_that_is_asked_for_without_execute() -> None:
     allaboard.submit(a_job("from allaboard.inside import result; result(loss=1)"), key="nightly")
     wait_for(lambda: sensor.poke(a_context()).is_done)
     assert sensor.poke(a_context()).xcom_value["state"] == "succeeded"
+
+
+# --- timeout and execution_timeout, in every mode
+# --------------------------------------------------------------------------------------------------------
+
+LIMITS = [
+    ({"timeout": 30}, AirflowSensorTimeout),
+    ({"timeout": 3600, "execution_timeout": timedelta(seconds=30)}, TaskTimedOut),
+]
+
+
+class RescheduledInstance(TaskInstance):
+    """Of a sensor that was rescheduled first at that moment; every look has a start of its own."""
+
+    first = datetime.now(UTC)
+
+    def get_first_reschedule_date(self, context: Any) -> datetime | None:
+        return self.first
+
+
+def begun(seconds_ago: float, kind: type[TaskInstance] = TaskInstance) -> dict[str, Any]:
+    moment = datetime.now(UTC) - timedelta(seconds=seconds_ago)
+    ti = kind() if kind is RescheduledInstance else kind(start_date=moment)
+    if isinstance(ti, RescheduledInstance):
+        ti.first = moment
+    return a_context(ti)
+
+
+@pytest.mark.parametrize(("limits", "error"), LIMITS, ids=["timeout", "execution_timeout"])
+def test_a_limit_counts_from_the_start_of_the_try_on_a_worker_too(
+    limits: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        a_sensor(TrainingJobSensor, key="never", poke_interval=3600, **limits).execute(begun(29.5))
+
+
+@pytest.mark.parametrize(("limits", "error"), LIMITS, ids=["timeout", "execution_timeout"])
+def test_a_limit_counts_between_rescheduled_looks(limits: dict[str, Any], error: type[Exception]) -> None:
+    sensor = a_sensor(TrainingJobSensor, key="never", mode="reschedule", poke_interval=20, **limits)
+    before = datetime.now(UTC)
+    with pytest.raises(AirflowRescheduleException) as again:
+        sensor.execute(begun(25, RescheduledInstance))
+    assert 3 < (again.value.reschedule_date - before).total_seconds() < 7, "the last look is at the limit"
+    with pytest.raises(error):
+        sensor.execute(begun(31, RescheduledInstance))
+
+
+@pytest.mark.parametrize("status", ["elsewhere", "error", "a word of a newer release"])
+@pytest.mark.parametrize(("limits", "error"), LIMITS, ids=["timeout", "execution_timeout"])
+@pytest.mark.parametrize("mode", ["poke", "reschedule"])
+def test_a_worker_that_looks_in_the_triggerers_place_has_what_is_left(
+    limits: dict[str, Any], error: type[Exception], status: str, mode: str
+) -> None:
+    sensor = a_sensor(TrainingJobSensor, key="never", deferrable=True, mode=mode, **limits)
+    started = time.monotonic()
+    with pytest.raises(error):
+        sensor.execute_complete(begun(29), {"version": 1, "status": status})
+    assert 0.5 < time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("word", ["Trigger timeout", "Trigger failure", None])
+@pytest.mark.parametrize(("limits", "error"), LIMITS, ids=["timeout", "execution_timeout"])
+def test_a_trigger_that_airflow_ended_leaves_a_last_look_and_the_limit(
+    limits: dict[str, Any], error: type[Exception], word: str | None, soft: bool
+) -> None:
+    sensor = a_sensor(CheckpointSensor, uri="store://a", deferrable=True, soft_fail=soft, **limits)
+    resume = {"error": "Trigger timeout"} if word is None else {"error": word}
+    with pytest.raises(AirflowSkipException if soft else error):
+        sensor.resume_execution("__fail__", resume, begun(29.5))
+
+
+def test_what_comes_at_the_last_moment_counts(tmp_path: Path) -> None:
+    sensor = a_sensor(CheckpointSensor, uri="store://a", deferrable=True)
+    save(open_store(tmp_path / "home" / "store" / "a" / "r-1"), Manifest(step=3), {"state": b"three"})
+    event = {"version": 1, "status": "timeout"}
+    assert sensor.execute_complete(begun(3600), event)["step"] == 3
+    assert sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, begun(3600))["step"] == 3
+
+
+def test_the_trigger_keeps_the_nearer_limit(tmp_path: Path) -> None:
+    for limits, left in (
+        ({"timeout": 100}, 60),
+        ({"timeout": 100, "execution_timeout": timedelta(seconds=50)}, 10),
+        ({"timeout": 50, "execution_timeout": timedelta(seconds=100)}, 10),
+    ):
+        sensor = a_sensor(CheckpointSensor, uri="store://a", deferrable=True, **limits)
+        with pytest.raises(TaskDeferred) as deferral:
+            sensor.execute(begun(40))
+        assert deferral.value.trigger.deadline == pytest.approx(time.time() + left, abs=5)
+
+
+def test_a_trigger_whose_time_is_up_says_so() -> None:
+    fingerprint = fingerprint_of("/nowhere/at/all")
+    trigger = CheckpointTrigger(
+        "/nowhere/at/all", fingerprint=fingerprint, poll=0.05, deadline=time.time() + 0.3
+    )
+    again = CheckpointTrigger(**deserialize(serialize(trigger.serialize()[1])))
+    assert fired(again) == {"version": 1, "status": "timeout"}
+
+
+def test_a_look_that_times_out_by_itself_is_an_error_and_not_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stuck(_: CheckpointTrigger) -> bool:
+        raise TimeoutError("the disk does not answer")
+
+    monkeypatch.setattr(CheckpointTrigger, "is_there", stuck)
+    event = fired(CheckpointTrigger("/nowhere", deadline=time.time() + 60))
+    assert event["status"] == "error" and "the disk does not answer" in event["error"]

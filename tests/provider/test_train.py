@@ -5,6 +5,7 @@ every way.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
@@ -25,12 +26,13 @@ from allaboard import TrainingJob
 from allaboard.backends.local.backend import LocalBackend
 from allaboard.runs.observation import Owner
 from allaboard.runs.status import state_of
-from allaboard_provider import plugin
+from allaboard_provider import defaults, plugin
 from allaboard_provider.errors import PlaceFailed, RunTakenOver, TaskTimedOut
 from allaboard_provider.identity import on_worker
 from allaboard_provider.operators._lifecycle import TaskTry
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.pages import unpack
+from allaboard_provider.triggers.polling import SETTLE
 from tests.provider.building import StateStore, TaskInstance, a_context
 from tests.provider.runs import only_run, stop
 from tests.provider.versioned import TaskDeferralError, TaskDeferralTimeout, deserialize, serialize
@@ -482,6 +484,63 @@ def test_a_run_that_somebody_else_took_over_is_left_alone() -> None:
         operator.execute_complete(context, event_of(deferral))
     assert (failure.value.code, failure.value.run) == ("taken_over", only_run().run)
     assert not state_of(only_run()).is_final
+
+
+# --- the first seconds
+# --------------------------------------------------------------------------------------------------------
+
+SHORT = ["python", "-c", "import time; from allaboard.inside import result; time.sleep(1); result(loss=0.5)"]
+
+
+def test_a_run_that_ends_within_the_first_seconds_is_spared_the_deferral(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__ALLABOARD__DEFER_AFTER", "60")
+    result = an_operator(SHORT, deferrable=True).execute(a_context())
+    assert result["metrics"] == {"loss": 0.5}
+    assert only_run().owner is not None and only_run().owner.phase == "worker"
+
+
+def test_a_run_that_takes_longer_is_deferred_after_them_and_once_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__ALLABOARD__DEFER_AFTER", "1.5")
+    operator, context = an_operator(HANGS, deferrable=True), a_context()
+    begun = time.monotonic()
+    deferral = deferred(operator, context)
+    assert time.monotonic() - begun >= 1.5
+    monkeypatch.setenv("AIRFLOW__ALLABOARD__DEFER_AFTER", "3600")
+    with pytest.raises(TaskDeferred):  # for the worker had something to do; the deferral was paid for
+        operator.execute_complete(context, event_of(deferral, "act"))
+
+
+@pytest.mark.parametrize("state", ["failed", "restarting"])
+def test_a_task_that_is_ended_in_its_first_seconds_stops_its_run(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__ALLABOARD__DEFER_AFTER", "3600")
+    operator = an_operator(HANGS, deferrable=True)
+    operator.on_kill()
+    with pytest.raises(AirflowException, match="stopped"):
+        operator.execute(a_context(TaskInstance(state=state, max_tries=1)))
+    assert state_of(only_run()).value == "stopped"
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "inf", "nan", "5m"])
+def test_seconds_that_are_no_number_are_refused_with_the_name_of_the_option(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__ALLABOARD__DEFER_AFTER", text)
+    with pytest.raises(PlaceFailed, match=r"\[allaboard\] defer_after is .*0 defers at once"):
+        an_operator(deferrable=True).execute(a_context())
+    assert LocalBackend().list() == []
+
+
+def test_a_site_that_says_nothing_follows_for_as_long_as_a_deferral_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("AIRFLOW__ALLABOARD__DEFER_AFTER")
+    assert defaults.defer_after() == defaults.DEFER_AFTER == SETTLE
 
 
 # --- workers that are told to end

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from allaboard.checking.files import check
     from allaboard.errors import AllaboardError, BackendUnreachable, BadInput, Problem, TrainingFailed
     from allaboard.follow.loop import Outcome
+    from allaboard.job.grid import grid
     from allaboard.job.training_job import TrainingJob
     from allaboard.running import attach, run, submit
     from allaboard.runs.observation import Observation, State
@@ -54,6 +55,7 @@ _LAZY = {
     "TrainingJob": "job.training_job",
     "attach": "running",
     "check": "checking.files",
+    "grid": "job.grid",
     "run": "running",
     "submit": "running",
 }
@@ -70,6 +72,7 @@ __all__ = [
     "TrainingJob",
     "attach",
     "check",
+    "grid",
     "run",
     "submit",
 ]

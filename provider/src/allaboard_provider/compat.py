@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         AirflowFailException,
         AirflowNotFoundException,
         AirflowPlugin,
+        AirflowSensorTimeout,
         AirflowSkipException,
         AirflowTaskTimeout,
         RetryDecision,
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AirflowException", "AirflowFailException", "AirflowNotFoundException", "AirflowPlugin",
-    "AirflowSkipException", "AirflowTaskTimeout", "RetryDecision", "RetryPolicy", "TaskDeferralTimeout",
-    "conf", "mask_secret", "redact",
+    "AirflowSensorTimeout", "AirflowSkipException", "AirflowTaskTimeout", "RetryDecision", "RetryPolicy",
+    "TaskDeferralTimeout", "conf", "mask_secret", "redact",
     "FEATURES", "Feature", "allow_in_xcom", "ask", "calls_on_kill", "keeps_task_state",
     "push_xcom", "read_connection", "read_task_state", "stats", "write_task_state",
 ]  # fmt: skip

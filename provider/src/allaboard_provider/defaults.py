@@ -4,6 +4,7 @@ parse.
 
 from __future__ import annotations
 
+import math
 import os
 from configparser import RawConfigParser
 
@@ -12,6 +13,10 @@ from allaboard.text.untrusted import show
 from allaboard_provider.compat import conf
 
 ELSEWHERE = ("stop", "fail")
+DEFER_AFTER = 10.0
+"""Seconds that a deferral takes at least (`triggers.polling.SETTLE`): a task that is followed for as long
+before it defers takes at most some twice as long as one that knew its end.
+"""
 
 
 def deferrable() -> bool:
@@ -40,6 +45,24 @@ def elsewhere() -> str:
             "in airflow.cfg, or in AIRFLOW__ALLABOARD__ELSEWHERE"
         )
     return word
+
+
+def defer_after() -> float:
+    """``[allaboard] defer_after``: the seconds for which a worker follows a run itself before its task
+    defers. Raises SiteError for what is no number of seconds.
+    """
+    text = str(conf.get("allaboard", "defer_after", fallback="")).strip()
+    try:
+        seconds = float(text or DEFER_AFTER)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise SiteError(
+            f"[allaboard] defer_after is {show(text)} in Airflow's configuration; a number of seconds from 0 "
+            "on is allowed: 0 defers at once; correct it in airflow.cfg, or in "
+            "AIRFLOW__ALLABOARD__DEFER_AFTER"
+        )
+    return seconds
 
 
 def _in_environment(section: str, option: str) -> bool:

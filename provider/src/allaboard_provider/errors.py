@@ -231,6 +231,20 @@ def task_timed_out(limit: object, run: str) -> TaskTimedOut:
     )
 
 
+def wait_timed_out(limit: object) -> TaskTimedOut:
+    """The exception of a sensor whose execution_timeout, ``limit``, has passed."""
+    summary = f"the task's execution_timeout of {limit} has passed, and what it waits for is not there"
+    fix = "raise execution_timeout, which counts from the start of the try, time in the triggerer included"
+    return TaskTimedOut(
+        f"{summary}; {fix}",
+        code="execution_timeout",
+        summary=summary,
+        fields=["execution_timeout"],
+        fix=fix,
+        sure=True,
+    )
+
+
 def taken_over(run: str, reason: str) -> RunTakenOver:
     """The exception of a try whose run another one follows. ``reason``: a sentence."""
     reason = hidden(reason)

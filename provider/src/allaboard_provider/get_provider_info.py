@@ -29,6 +29,7 @@ def get_provider_info() -> dict[str, Any]:
                     "allaboard_provider.operators.shards",
                     "allaboard_provider.operators.checkpoints",
                     "allaboard_provider.operators.evaluate",
+                    "allaboard_provider.operators.pick",
                     "allaboard_provider.operators.promote",
                 ],
             }
@@ -52,6 +53,7 @@ def get_provider_info() -> dict[str, Any]:
                     "allaboard_provider.triggers.train",
                     "allaboard_provider.triggers.jobs",
                     "allaboard_provider.triggers.checkpoints",
+                    "allaboard_provider.triggers.assets",
                 ],
             }
         ],
@@ -163,6 +165,15 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "fail",
                         "default": "stop",
+                    },
+                    "defer_after": {
+                        "description": "Seconds for which the worker follows a run before its task defers. A "
+                        "run that ends within them is spared the deferral, which takes at least 10 seconds. "
+                        "0: it defers at once.",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": "0",
+                        "default": "10",
                     },
                     "deferrable": {
                         "description": "Whether tasks without deferrable= wait in the triggerer. "

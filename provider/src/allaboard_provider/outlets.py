@@ -81,6 +81,9 @@ def announce(operator: Any, context: Any, extra: Mapping[str, Any], folder: str 
     events = context.get("outlet_events")
     if events is None:
         return
+    # Airflow gives it to the event itself, where it knows partitions, and not to what a template reads.
+    if partition := context.get("partition_key"):
+        extra = {**extra, "partition_key": str(partition)[:LONGEST_TEXT]}
     for outlet in operator.outlets:
         if isinstance(outlet, AssetAlias):
             if folder is not None:

@@ -149,6 +149,11 @@ def result_in(value: Any, field: str) -> Any:
     return value
 
 
+def is_list(value: Any) -> bool:
+    """Return whether a rendered field holds several values: a list, or the output of a mapped task."""
+    return isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
+
+
 def uri_in(value: Any, field: str, example: str) -> str:
     """The uri that a rendered field names; the result of another task stands for its ``uri``. Raises
     BadInput.

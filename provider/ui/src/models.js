@@ -76,11 +76,13 @@ const Promotions = ({ value }) => value.promotions.length > 0 && h(Section, { ti
 const Runs = ({ value }) => {
   const names = value.metrics.slice(0, COLUMNS);
   const order = [...new Set(value.runs.map((run) => run.dag_run))];
+  const swept = value.runs.some((run) => run.point);
   return value.runs.length > 0 && h(Section, { title: "Runs" }, h(Table, {
-    heads: ["", `due (${zone()})`, "task", "run", "state", ...names.map(spaced), "took", "promotion"],
+    heads: ["", `due (${zone()})`, "task", ...(swept ? ["values"] : []), "run", "state", ...names.map(spaced), "took", "promotion"],
     rows: [...value.runs].reverse().map((run) => [
       `#${order.indexOf(run.dag_run) + 1}`, moment(run.after),
       h("a", { href: page(value.dag_id, run) }, run.map_index >= 0 ? `${run.task_id} [${run.map_index}]` : run.task_id),
+      ...(swept ? [run.point || NONE] : []),
       h("span", { className: "name" }, run.run), run.state ? h(Badge, { tone: tone(run.state) }, spaced(run.state)) : spaced(run.task_state ?? NONE),
       ...names.map((name) => number(run.metrics[name])), seconds(run.seconds), run.promotion === null ? NONE : `${run.promotion}${namesOf(value).has(run.run) ? " ★" : ""}`,
     ]),

@@ -11,9 +11,10 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from allaboard import TrainingJob
+from allaboard import TrainingJob, grid
 from allaboard.job.loader import parse
 from allaboard_provider import compat
+from allaboard_provider.operators import PickBestOperator
 from allaboard_provider.operators.train import TrainingJobOperator
 from allaboard_provider.sensors import CheckpointSensor, TrainingJobSensor
 
@@ -110,6 +111,14 @@ class DiesWithTheResult(DiesOnce):
         self.die_once(context)
 
 
+class FollowedFirst(TrainingJobOperator):
+    """Follows its run for the first ten seconds, as an installation that says nothing does."""
+
+    def execute(self, context: Any) -> Any:
+        os.environ["AIRFLOW__ALLABOARD__DEFER_AFTER"] = ""
+        return super().execute(context)
+
+
 class Impatient(TrainingJobOperator):
     """A run of it that counts as attached is stopped after some seconds in place of ten minutes."""
 
@@ -120,7 +129,12 @@ class Impatient(TrainingJobOperator):
         return super().execute(context)
 
 
+SHORT = TrainingJob(name="short", command=["python", "-c", "import time; time.sleep(4)"])
+
 dag("held")
+dag("short", FollowedFirst, job=SHORT)
+dag("short_deferred", job=SHORT)
+dag("held_first", FollowedFirst)
 dag("held_sync", deferrable=False)
 dag("retried", retries=1, retry_delay=SOON)
 dag("retried_sync", deferrable=False, retries=1, retry_delay=SOON)
@@ -172,3 +186,15 @@ with DAG("mapped", schedule=None):
     TrainingJobOperator.partial(task_id="train").expand(
         job=[gated("mapped", f"{{{{ run_id }}}}/{n}").as_mapping() for n in range(2)]
     )
+
+FAST = "import time; from allaboard.inside import result; time.sleep(8); result(accuracy=0.95)"
+
+with DAG("sweep", schedule=None):
+    swept = TrainingJobOperator.partial(task_id="train", stop_rest_when="accuracy>=0.9").expand(
+        job=grid(
+            TrainingJob(name="swept", policy={"restart": "never"}, checkpoints={"uri": "store://lifecycle"}),
+            {"command": [["python", "gated.py", "{{ run_id }}/0"], ["python", "-c", FAST],
+                         ["python", "gated.py", "{{ run_id }}/2"]]},
+        )
+    )  # fmt: skip
+    PickBestOperator(task_id="best", results=swept.output, metric="accuracy", mode="max")

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset, AssetAlias, Param, task
+from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher, Param, task
 
 from allaboard import TrainingJob
 from allaboard_provider.operators import (
@@ -19,6 +19,7 @@ from allaboard_provider.operators import (
     PromoteOperator,
     TrainingJobOperator,
 )
+from allaboard_provider.triggers.assets import NewChampionTrigger
 
 WEIGHTS, KEPT, CHAMPION = Asset("weights"), Asset("kept"), Asset("champion")
 SHARDS, RUNS = Asset("shards"), AssetAlias("runs")
@@ -107,3 +108,17 @@ with DAG("reacts", schedule=[CHAMPION]):
         inlets=[CHAMPION],
     )
     notes()
+
+WATCHED = Asset(
+    "watched", watchers=[AssetWatcher(name="store", trigger=NewChampionTrigger("store://watched", poll=1.0))]
+)
+
+with DAG("deploys", schedule=[WATCHED]):
+
+    @task
+    def deploys(triggering_asset_events: Any = None) -> None:
+        extras = [event.extra for events in triggering_asset_events.values() for event in events]
+        with (Path(os.environ["NOTES"]) / "deploys").open("a") as file:
+            file.write(json.dumps([extra["payload"]["promotion"] for extra in extras]) + "\n")
+
+    deploys()

@@ -7,7 +7,7 @@ collect("s3://bucket/digits/digits-1f0c9a77", "models/", "best", metric="val_los
 
 from __future__ import annotations
 
-from allaboard.checkpoints.collecting import Collected, collect
+from allaboard.checkpoints.collecting import Collected, best_checkpoint, collect
 from allaboard.checkpoints.flags import RunFlags, handed_flags, read_flags
 from allaboard.checkpoints.listing import (
     Torn,
@@ -36,6 +36,7 @@ __all__ = [
     "RunFlags",
     "Torn",
     "best",
+    "best_checkpoint",
     "checkpoint_at",
     "collect",
     "find",

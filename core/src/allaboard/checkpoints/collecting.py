@@ -140,6 +140,29 @@ def collect(
     )
 
 
+def best_checkpoint(sources: Sequence[str | os.PathLike[str]], metric: str, mode: str) -> tuple[int, str]:
+    """The best complete checkpoint of several runs, by a metric of its manifest: the place of its run among
+    ``sources``, and its uri. Of equals, that of the first run. Raises BadInput where none has a finite number
+    under that name, StorageError.
+    """
+    complete = [
+        (number, item)
+        for number, source in enumerate(sources)
+        for item in scan(open_store(find(os.fspath(source))[0]))
+        if isinstance(item, Checkpoint)
+    ]
+    # Of equals `best_of` puts the later one first, which within a run is the newer one.
+    ordered = sorted(complete, key=lambda pair: -pair[0])
+    ranked = best_of(ordered, lambda pair: pair[1].metrics, metric, mode)
+    if not ranked:
+        known = ", ".join(sorted({name for _, item in complete for name in item.metrics})) or "none"
+        raise BadInput(
+            f"no checkpoint of these {len(sources)} runs has a finite metric {metric!r}; the metrics there "
+            f"are: {known}"
+        )
+    return ranked[0][0], ranked[0][1].uri
+
+
 def candidates(
     store: Store, which: str | int, metric: str | None, mode: str, notes: list[str]
 ) -> Iterator[Checkpoint]:

@@ -17,6 +17,7 @@ from allaboard.text.names import key_hash
 if TYPE_CHECKING:
     from allaboard.runs.layout import Layout
 
+_RECORD = "allaboard-"
 _MOUNT_MAX = 20
 """Characters of a mount in the name of its claim."""
 PREFIX = "allaboard.io/"
@@ -68,7 +69,12 @@ def selector(run: str | None = None, attempt: int | None = None, generation: int
 
 def record_name(run: str) -> str:
     """The ConfigMap of the run record."""
-    return f"allaboard-{run}"
+    return f"{_RECORD}{run}"
+
+
+def run_of_record(name: str) -> str:
+    """The run whose record has this name."""
+    return name.removeprefix(_RECORD)
 
 
 def lease_name(owner: str) -> str:

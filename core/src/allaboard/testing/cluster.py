@@ -802,6 +802,29 @@ class AsyncFakeHub:
         with self.hub.changes_of(resource, name, namespace) as changes:
             yield AsyncFakeChanges(changes)
 
+    @asynccontextmanager
+    async def names_of(
+        self, resource: Resource, labels: str, namespace: str | None = None
+    ) -> AsyncIterator[AsyncFakeNames]:
+        yield AsyncFakeNames(self.hub.cluster, resource, labels)
+
+
+class AsyncFakeNames:
+    """As `allaboard.backends.kubernetes.watch.informer.AsyncNames`; waiting advances the cluster's time."""
+
+    def __init__(self, cluster: FakeCluster, resource: Resource, labels: str) -> None:
+        self._cluster, self._resource, self._meets = cluster, resource, _selector(labels)
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        every = (body["metadata"] for body in self._cluster.all(self._resource))
+        return frozenset(each["name"] for each in every if self._meets(each.get("labels", {})))
+
+    async def wait(self, seconds: float) -> bool:
+        before = self.names
+        self._cluster.tick(min(seconds, 5.0))
+        return self.names != before
+
 
 class AsyncFakeChanges:
     """The same for those who await."""

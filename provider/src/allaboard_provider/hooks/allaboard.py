@@ -128,10 +128,7 @@ class AllaboardHook(BaseHook):
         """The hook of a connection to a cluster, with all that it names read on the triggerer's loop. Raises
         as reading does, and BadInput for a connection that no longer names a cluster.
         """
-        hook = cls(conn_id)
-        with clusters.must_exist(str(conn_id)):
-            fields = await compat.read_connection(str(conn_id))
-        hook.settings = checked_settings(str(conn_id), *fields)
+        hook = await cls.aread_fields(conn_id)
         if hook.is_local:
             raise BadInput(
                 f"connection {conn_id!r} no longer names a cluster, and the run is on one; give it back its "
@@ -140,6 +137,23 @@ class AllaboardHook(BaseHook):
         hook.cluster = await clusters.aread_connection(
             hook._kubernetes_conn_id, hook.settings.get("namespace")
         )
+        return hook
+
+    @classmethod
+    async def aread_fields(cls, conn_id: str | None) -> AllaboardHook:
+        """The hook of any connection, with its own fields read on a triggerer's loop; the default one need
+        not exist.
+        """
+        hook = cls(conn_id)
+        fields: tuple[str | None, dict[str, Any]] = (None, {})
+        if conn_id:
+            with clusters.must_exist(conn_id):
+                try:
+                    fields = await compat.read_connection(conn_id)
+                except AirflowNotFoundException:
+                    if conn_id != DEFAULT_CONN_ID:
+                        raise
+        hook.settings = checked_settings(str(conn_id), *fields)
         return hook
 
     @asynccontextmanager

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from allaboard_provider.operators.checkpoints import CollectCheckpointOperator
     from allaboard_provider.operators.evaluate import EvaluateOperator
+    from allaboard_provider.operators.pick import PickBestOperator
     from allaboard_provider.operators.promote import PromoteOperator
     from allaboard_provider.operators.shards import PrepareShardsOperator
     from allaboard_provider.operators.train import TrainingJobOperator
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "CollectCheckpointOperator": "checkpoints",
     "EvaluateOperator": "evaluate",
+    "PickBestOperator": "pick",
     "PrepareShardsOperator": "shards",
     "PromoteOperator": "promote",
     "TrainingJobOperator": "train",
@@ -22,6 +24,7 @@ _WHERE = {
 __all__ = [
     "PrepareShardsOperator",
     "TrainingJobOperator",
+    "PickBestOperator",
     "CollectCheckpointOperator",
     "EvaluateOperator",
     "PromoteOperator",

@@ -1,7 +1,8 @@
 """Work of a worker for one try of a task instance: launch or adopt the run, follow it or defer, finish.
 
-`allaboard.follow.loop` decides, and `TaskTry` carries out its effects. A deferrable task answers the first
-`Wait` by deferring, a synchronous one by waiting. Everything else is the same, the end (`finish`) included.
+`allaboard.follow.loop` decides, and `TaskTry` carries out its effects. A synchronous task answers a `Wait` by
+waiting, and so does a deferrable one in its first seconds (`defaults.defer_after`); then it answers by
+deferring. Everything else is the same, the end (`finish`) included.
 
 The run record fences who may act (core/docs/contract.md, Owners). The owner is this try: in the phase
 ``worker`` while a worker follows, and ``deferred`` while a triggerer does. Each hand-over between them is a
@@ -12,10 +13,11 @@ for the task anew (stop, resume).
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -37,14 +39,16 @@ from allaboard.follow.loop import (
     run_sync,
 )
 from allaboard.follow.run_record import why_from_scratch
+from allaboard.job.grid import point_of
 from allaboard.report.last_good import last_good_line
 from allaboard.running import follow_policy
 from allaboard.runs.observation import Observation, Owner, State
 from allaboard.runs.status import state_of
 from allaboard.text.redaction import redact_text, redact_texts, secret_values
-from allaboard_provider import measures, outlets, plugin
+from allaboard_provider import defaults, measures, outlets, plugin
 from allaboard_provider.compat import (
     AirflowFailException,
+    AirflowSkipException,
     AirflowTaskTimeout,
     TaskDeferralTimeout,
     conf,
@@ -65,6 +69,8 @@ from allaboard_provider.homes import Ended
 from allaboard_provider.identity import has_a_try_left, in_triggerer, key_of, on_worker
 from allaboard_provider.masking import masked_in
 from allaboard_provider.operators._elsewhere import Before, Homes
+from allaboard_provider.operators._sweep import BY as STOPPED_BY_SWEEP
+from allaboard_provider.operators._sweep import Sweep
 from allaboard_provider.ownership import BY, expect_no_further_try
 from allaboard_provider.pages import RUN_KEY, SNAPSHOT_KEY, Snapshots, goodput_in, outcome_of, snapshot
 from allaboard_provider.places import Place, place_of
@@ -104,6 +110,7 @@ class TrainingTask(Protocol):
     queue: str
     execution_timeout: timedelta | None
     lineage: Callable[[], Lineage] | None
+    stop_rest_when: str | Sequence[str] | None
 
     @property
     def hook(self) -> AllaboardHook: ...
@@ -143,6 +150,7 @@ class TaskTry:
         self.handle: Handle | None = None
         self.log_state: Mapping[str, Any] | None = None
         self.waits_here = not operator.deferrable
+        self._defers_at = 0.0  # by time.monotonic
 
     @cached_property
     def place(self) -> Place:
@@ -194,6 +202,7 @@ class TaskTry:
     def begin(self) -> dict[str, Any]:
         """Start a new try."""
         with airflow_errors(self._run_name), self._stop_on_timeout():
+            defer_after = defaults.defer_after()
             if self.place.is_local:
                 before = self.homes.settle(self.plan.run, first=self.ti.try_number <= 1)
                 if before.result is not None and not self._data_has_changed_since(before):
@@ -201,8 +210,26 @@ class TaskTry:
                     return self._take(before.result, before.uid)
                 self.plan = replace(self.plan, after=before.after)
                 self._wait_for_stop()
+            self._skip_if_reached()
             self._launch(self.plan)
+            self._skip_if_reached()
+            # A deferral takes longer than a short run. After a resume it is paid already.
+            self._defers_at = time.monotonic() + defer_after
             return self._follow()
+
+    @cached_property
+    def _sweep(self) -> Sweep | None:
+        when = self.operator.stop_rest_when
+        return Sweep(when, self.ti, self.log) if when else None
+
+    def _skip_if_reached(self) -> None:
+        """Raises AirflowSkipException if another run of the sweep has reached what it is for."""
+        reason = self._sweep.reached() if self._sweep is not None else None
+        if reason is None:
+            return
+        if self.handle is not None:
+            self._stop(reason)
+        raise AirflowSkipException(reason)
 
     def _data_has_changed_since(self, before: Before) -> bool:
         then = before.after.data if before.after is not None else None
@@ -300,6 +327,8 @@ class TaskTry:
             self.place.at.command("follow", handle.run),
         )
         known = {"run": handle.run, "attempt": handle.attempt, "uid": handle.uid, **self.place.address}
+        if (point := point_of(self.plan.job)) is not None:
+            known["point"] = redact_texts(point, self.secrets)
         self.ti.xcom_push(RUN_KEY, known)
 
     def _resume_from_afar(self, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -421,10 +450,14 @@ class TaskTry:
         self.waits_here = self.waits_here or self._run_ends_with_worker() or self._would_be_left_alone()
         attempts = (self.plan.job.get("policy") or {}).get("attempts", 1)
         run = self.handle.run
-        # A task that defers needs no changes.
-        with self.backend.changes(run) if self.waits_here else nullcontext() as self._changes:
+        # A task that defers at once needs no changes.
+        with self.backend.changes(run) if self._seconds_here() else nullcontext() as self._changes:
             outcome = run_sync(follow(follow_policy(self.backend, attempts=attempts)), self._perform)
         return self.finish(outcome)
+
+    def _seconds_here(self) -> float:
+        """Seconds for which this worker waits itself before it defers."""
+        return math.inf if self.waits_here else max(0.0, self._defers_at - time.monotonic())
 
     def _run_ends_with_worker(self) -> bool:
         """Return whether the run is local and ends with this worker when it defers."""
@@ -504,9 +537,10 @@ class TaskTry:
             case Observe(evidence):
                 return self._observe(evidence)
             case Wait(seconds):
-                if not self.waits_here:
+                here = self._seconds_here() if self._changes is not None else 0.0
+                if not here:
                     self._defer()
-                self._wait(seconds)
+                self._wait(min(seconds, here))
             case Enforce(reason):
                 self.log.warning("run %s: %s", self.plan.run, reason)
                 self.backend.enforce(self.plan.run, self.worker)
@@ -650,8 +684,13 @@ class TaskTry:
                 )
         if outcome.ok:
             self.log.info("%s", redact_text(outcome.message, self.secrets))
+            if self._sweep is not None:
+                self._sweep.end(self.backend, self.plan.key, outcome.summary)
             return self._take(result_of(outcome), str(outcome.seen.uid))
         self._keep_end(outcome.seen)
+        stop = outcome.seen.stop
+        if outcome.state is State.STOPPED and stop is not None and stop.by == STOPPED_BY_SWEEP:
+            raise AirflowSkipException(stop.reason)
         at = self.place.at
         error = failure_of(outcome, at, failure_text(outcome, at, self.secrets), self.secrets)
         if isinstance(error, SpecRejected):

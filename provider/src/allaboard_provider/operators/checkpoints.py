@@ -11,7 +11,8 @@ from allaboard_provider import outlets
 from allaboard_provider.errors import airflow_errors
 from allaboard_provider.lineage import Dataset, Lineage
 from allaboard_provider.operators.base import StoreOperator
-from allaboard_provider.templates import result_in
+from allaboard_provider.operators.pick import results_in
+from allaboard_provider.templates import is_list, result_in
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,7 +22,8 @@ class CollectCheckpointOperator(StoreOperator):
     """Copies one complete checkpoint out of a run's own folder, where retention removes it.
 
     :param source: the result of a `TrainingJobOperator` (its ``output``), the uri of a run's folder, or of
-        one checkpoint.
+        one checkpoint. Of a list of results, the ``output`` of mapped trainings, it is the checkpoint that is
+        best by ``metric`` and ``mode`` among those of all runs; of equals, that of the first run.
     :param into: the folder of copies; the copy is ``<into>/<run>/step-<12 digits>/``.
     :param which: ``best`` (by ``metric`` and ``mode``; without them, the one that the training reported as
         its best), ``latest``, ``best:val_loss:min``, or the number of a step.
@@ -53,11 +55,15 @@ class CollectCheckpointOperator(StoreOperator):
         from allaboard.checkpoints import collect, handed_flags
 
         with airflow_errors():
-            source = self._source()
+            result = result_in(self.source, "source")
+            if is_list(result):
+                result, source = self._best_of(results_in(result, "source"))
+            else:
+                source = self._place_of(result)
             into = self.uri(self.into, "into")
             copy = collect(
                 source, into, self.which, metric=self.metric, mode=self.mode, progress=self.stop_if_killed,
-                handed=handed_flags(result_in(self.source, "source")),
+                handed=handed_flags(result),
             )  # fmt: skip
         for note in copy.notes:
             self.log.warning("%s", note)
@@ -82,13 +88,30 @@ class CollectCheckpointOperator(StoreOperator):
         return result
 
     def expected_lineage(self) -> Lineage:
-        return Lineage((Dataset(self._source()),), (Dataset(self.uri(self.into, "into")),))
+        result, into = result_in(self.source, "source"), Dataset(self.uri(self.into, "into"))
+        several = results_in(result, "source") if is_list(result) else [result]
+        return Lineage(tuple(Dataset(self._place_of(each)) for each in several), (into,))
 
-    def _source(self) -> str:
+    def _best_of(self, results: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], str]:
+        """The result of the run that has the best checkpoint of all, and the uri of that checkpoint."""
+        from allaboard.checkpoints import best_checkpoint, parse_best
+
+        metric, mode = self.metric, self.mode
+        if str(self.which).startswith("best:"):
+            metric, mode = parse_best(str(self.which)[len("best:") :])
+        elif self.which != "best" or not metric:
+            raise BadInput(
+                "source: of a list of results the best is collected; give which='best', metric and mode"
+            )
+        saved = [each for each in results if any((each.get("checkpoints") or {}).values())]
+        places = [self._place_of(each) for each in saved]
+        number, uri = best_checkpoint(places, metric, mode)
+        return saved[number], uri
+
+    def _place_of(self, source: Any) -> str:
         """The uri of the run's folder, or of the checkpoint that the training reported as its best."""
         from allaboard.checkpoints import locate
 
-        source = result_in(self.source, "source")
         if not isinstance(source, Mapping) or "checkpoints" not in source:
             return self.uri(source, "source")
         checkpoints: Mapping[str, Any] = source["checkpoints"] or {}

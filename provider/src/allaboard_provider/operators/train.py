@@ -42,11 +42,16 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
         value (`allaboard_provider.templates`). The job is checked after rendering, leniently: ``"4"`` is 4.
     :param allaboard_conn_id: the connection that names the place of runs and the store. The default one need
         not exist; without it everything is on the worker's own machine.
-    :param deferrable: wait in the triggerer instead of a worker slot. The default is ``[allaboard]
+    :param deferrable: wait in the triggerer instead of a worker slot, after the first seconds, for which the
+        worker follows the run (``[allaboard] defer_after``, 10). The default is ``[allaboard]
         deferrable``, else AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE where that is set, else True. A worker that
         is a container of this task alone (KubernetesExecutor) follows a local run itself, for the run ends
         with the container; so does one without a triggerer beside it that gets the task's trigger.
     :param get_logs: copy rank 0's output into the task log, bounded, also while deferred.
+    :param stop_rest_when: of a mapped task, a sweep: ``"accuracy>=0.97"``, or a list of such thresholds. Once
+        a run has succeeded with metrics that meet all of them, the other runs of the task are stopped, and
+        their tasks skipped; those that have not begun are skipped as well. Nothing is compared while a run
+        trains. A run on another host than the first one's, with local runs, goes on.
 
     Where ``data.shards`` names a place into which a `PrepareShardsOperator` upstream has prepared, the run
     trains on the version that this very DAG run has made. A try that finds other data than the one before
@@ -64,7 +69,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
     and ``policy.clocks`` each of its phases.
     """
 
-    template_fields: Sequence[str] = ("job", "allaboard_conn_id")
+    template_fields: Sequence[str] = ("job", "allaboard_conn_id", "stop_rest_when")
     structured: ClassVar[tuple[str, ...]] = ("job",)
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
     ui_color = "#e7f0e4"
@@ -84,6 +89,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
         allaboard_conn_id: str | None = "allaboard_default",
         deferrable: bool = defaults.deferrable(),
         get_logs: bool = True,
+        stop_rest_when: str | Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -93,6 +99,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
         self.allaboard_conn_id = allaboard_conn_id
         self.deferrable = deferrable
         self.get_logs = get_logs
+        self.stop_rest_when = stop_rest_when
         self.killed = False
 
     @cached_property
@@ -189,7 +196,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
             return None
         where = self._whole(shards)
         for task_id in sorted(self.get_flat_relative_ids(upstream=True)):
-            if not _makes(dag.get_task(task_id), PrepareShardsOperator):
+            if not is_kind(dag.get_task(task_id), PrepareShardsOperator):
                 continue
             results = context["ti"].xcom_pull(task_ids=task_id)
             for result in [results] if isinstance(results, Mapping) else results or ():
@@ -257,7 +264,7 @@ class TrainingJobOperator(TellsLineage, LeafByLeaf, BaseOperator):
         return TaskTry(self, context)
 
 
-def _makes(task: Any, kind: type) -> bool:
+def is_kind(task: Any, kind: type) -> bool:
     """Return whether the task is of this kind, mapped or not."""
     made = getattr(task, "operator_class", None) or type(task)
     return isinstance(made, type) and issubclass(made, kind)

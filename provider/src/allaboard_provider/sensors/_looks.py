@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow.triggers.base import BaseTrigger
-
 from allaboard.diagnosis import diagnose
 from allaboard.engines import engine_of_kind
 from allaboard.errors import BackendUnreachable, BadInput, UnknownRun
@@ -21,6 +19,7 @@ from allaboard_provider.places import Place, place_of
 from allaboard_provider.results import failure_of, failure_text, observation_text, read_end, result_of
 from allaboard_provider.runs import ended_before, find_run, since_of
 from allaboard_provider.triggers.jobs import JobTrigger, ending_of
+from allaboard_provider.triggers.polling import PollTrigger
 from allaboard_provider.triggers.train import RunTrigger
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class TrainingLooks:
         self.reached = True
         return result
 
-    def trigger(self) -> BaseTrigger:
+    def trigger(self) -> PollTrigger:
         """The trigger that waits in the sensor's place."""
         sensor, poll = self.sensor, float(self.sensor.poke_interval)
         if sensor.job_name:

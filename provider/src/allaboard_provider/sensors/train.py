@@ -14,9 +14,9 @@ from allaboard_provider.sensors.base import Watching
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, PokeReturnValue
-    from airflow.triggers.base import BaseTrigger
 
     from allaboard_provider.sensors._looks import TrainingLooks
+    from allaboard_provider.triggers.polling import PollTrigger
 
 DAG_RUN = "dag_run"
 STORED = "allaboard_since"
@@ -71,7 +71,7 @@ class TrainingJobSensor(Watching):
         assert self._looks is not None
         return self._looks.look()
 
-    def trigger(self) -> BaseTrigger:
+    def trigger(self) -> PollTrigger:
         assert self._looks is not None
         return self._looks.trigger()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from allaboard.backends.local.host.machine import fingerprint
-from allaboard.checkpoints import latest, step_of
+from allaboard.checkpoints import Checkpoint, latest, step_of
 from allaboard.storage import open_store
 from allaboard_provider.triggers.polling import PollTrigger
 
@@ -36,19 +36,7 @@ def newest(uri: str, after: int | None = None) -> dict[str, Any] | None:
     """The newest complete checkpoint in a run's folder, or in the folder of many runs. Raises
     `AllaboardError`.
     """
-    store = open_store(uri)
-    folders = store.folders()
-    # A folder of steps belongs to one run; otherwise each folder in it belongs to a run.
-    stores = (
-        [store]
-        if any(step_of(name) is not None for name in folders)
-        else [store.below(name) for name in folders]
-    )
-    candidates = [
-        checkpoint
-        for checkpoint in map(latest, stores)
-        if checkpoint is not None and (after is None or checkpoint.step > after)
-    ]
+    candidates = [each for each in newest_of_runs(uri).values() if after is None or each.step > after]
     if not candidates:
         return None
     last = max(candidates, key=lambda each: (each.manifest.created or "", each.step))
@@ -59,6 +47,21 @@ def newest(uri: str, after: int | None = None) -> dict[str, Any] | None:
         "metrics": dict(last.metrics),
         "created": last.manifest.created,
     }
+
+
+def newest_of_runs(uri: str) -> dict[str, Checkpoint]:
+    """The newest complete checkpoint of each run: the name of its folder -> checkpoint; ``""`` -> that of the
+    only run, where ``uri`` is a run's folder. Raises `AllaboardError`.
+    """
+    store = open_store(uri)
+    folders = store.folders()
+    # A folder of steps belongs to one run; otherwise each folder in it belongs to a run.
+    if any(step_of(name) is not None for name in folders):
+        stores = {"": store}
+    else:
+        stores = {name: store.below(name) for name in folders}
+    last = {name: latest(of_run) for name, of_run in stores.items()}
+    return {name: checkpoint for name, checkpoint in last.items() if checkpoint is not None}
 
 
 def fingerprint_of(uri: str) -> dict[str, Any] | None:

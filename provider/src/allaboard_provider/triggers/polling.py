@@ -21,8 +21,8 @@ two to seven seconds).
 
 
 class PollTrigger(BaseTrigger):
-    """Fires ``{"version", "status"}`` once. ``status``: ``there``, ``elsewhere`` (the files are on the disk
-    of another machine) or ``error`` (with ``error``).
+    """Fires ``{"version", "status"}`` once. ``status``: ``there``, ``timeout`` (``deadline``, epoch seconds,
+    has passed), ``elsewhere`` (the files are on the disk of another machine) or ``error`` (with ``error``).
 
     ``fingerprint``: of the folder that a look needs; None for what can be seen from anywhere. ``newer``:
     arguments of a newer release, which are kept.
@@ -32,12 +32,14 @@ class PollTrigger(BaseTrigger):
         self,
         fingerprint: Mapping[str, Any] | None = None,
         poll: float = 10.0,
+        deadline: float | None = None,
         version: int = VERSION,
         **newer: Any,
     ) -> None:
         super().__init__()
         self.fingerprint = dict(fingerprint) if fingerprint is not None else None
-        self.poll, self.version, self.newer = poll, version, newer
+        self.poll, self.deadline = poll, deadline
+        self.version, self.newer = version, newer
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of this kind of trigger, as plain JSON."""
@@ -52,9 +54,11 @@ class PollTrigger(BaseTrigger):
         raise NotImplementedError
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        common = {"version": self.version, "fingerprint": self.fingerprint, "poll": self.poll}
         return f"{type(self).__module__}.{type(self).__qualname__}", {
-            **common,
+            "version": self.version,
+            "fingerprint": self.fingerprint,
+            "poll": self.poll,
+            "deadline": self.deadline,
             **self.arguments(),
             **self.newer,
         }
@@ -62,7 +66,7 @@ class PollTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         begun = time.monotonic()
         try:
-            event = await self._watch()
+            event = await self._watch_in_time()
         except Exception as error:
             self.log.exception("the look failed")
             event = {
@@ -72,6 +76,16 @@ class PollTrigger(BaseTrigger):
             }
         await settle(begun)
         yield TriggerEvent(event)
+
+    async def _watch_in_time(self) -> dict[str, Any]:
+        left = None if self.deadline is None else max(0.0, self.deadline - time.time())
+        try:
+            async with asyncio.timeout(left) as limit:
+                return await self._watch()
+        except TimeoutError:
+            if not limit.expired():  # of the look itself
+                raise
+            return {"version": VERSION, "status": "timeout"}
 
     async def _watch(self) -> dict[str, Any]:
         if self.fingerprint is not None and not await asyncio.to_thread(self.is_here):

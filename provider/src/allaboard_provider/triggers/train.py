@@ -29,6 +29,7 @@ from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow.loop import Enforce, FollowPolicy, Observe, Outcome, Wait, follow, run_async
 from allaboard.runs.observation import Observation
 from allaboard.runs.status import state_of
+from allaboard.text.names import key_hash
 from allaboard.text.redaction import redact_text
 from allaboard_provider import compat
 from allaboard_provider.orders import proves_an_order, why_stop
@@ -507,8 +508,31 @@ class RunTrigger(PollTrigger):
 
     async def _until_it_is_over(self) -> None:
         async with cluster_backend(self.connection) as backend:
-            while not self._is_meant(seen := await afind_run(backend, self.run_name, self.key)):
-                await asyncio.sleep(self.poll * random.uniform(0.9, 1.1))
+            seen = await self._begun(backend)
             async with backend.changes(seen.run) as changes:
                 while not state_of(await backend.observe(seen.run)).is_final:
                     await changes.wait(POLL_CLUSTER * random.uniform(0.9, 1.1))
+
+    async def _begun(self, backend: Any) -> Observation:
+        """The run, once it is there. Nothing is asked about a run whose name no run of the namespace has. One
+        that is there and does not count may begin anew, which no name tells.
+        """
+        looked: frozenset[str] | None = frozenset()
+        due, woken = 0.0, True
+        async with backend.names_of_runs() as names:
+            while True:
+                known = names.known()
+                named = None if known is None else frozenset(filter(self._may_name, known))
+                is_due = not woken or time.monotonic() >= due
+                if named is None or named != looked or (named and is_due):
+                    seen: Observation = await afind_run(backend, self.run_name, self.key)
+                    if self._is_meant(seen):
+                        return seen
+                    looked, due = named, time.monotonic() + POLL_CLUSTER
+                woken = await names.wait(POLL_CLUSTER * random.uniform(0.9, 1.1))
+
+    def _may_name(self, run: str) -> bool:
+        """Return whether this run may be the one that is waited for."""
+        if self.key:
+            return run.endswith(f"-{key_hash(self.key)}")
+        return bool(self.run_name) and run.startswith(str(self.run_name))

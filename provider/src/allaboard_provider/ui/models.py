@@ -8,16 +8,18 @@ rollback from a command line shows with the next promotion of the DAG; a note sa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from allaboard.report.page_data import is_number
+from allaboard.text.printable import visible
 from allaboard.text.units import counted, rfc3339
 from allaboard_provider.pages import unpack
 from allaboard_provider.ui.database import Task, named_run
 
 VERSION = 1
-_METRICS = 12
+_METRICS, _VALUES = 12, 6
 _RUNS, _PROMOTIONS = 200, 100
 _LONGEST = 200
 
@@ -69,11 +71,24 @@ def _run(task: Task) -> dict[str, Any] | None:
         "map_index": task.where.map_index,
         "task_state": task.state,
         "run": named["run"],
+        "point": _point(named.get("point")),
         "state": None if state is None else str(state),
         "seconds": left.get("seconds") if left is not None else _seconds(unpack(task.left)),
         "metrics": short,
         "promotion": None,
     }
+
+
+def _point(point: Any) -> str:
+    """The values of the point of a sweep in words: ``LR 0.1, workers 2``; empty for any other run."""
+    if not isinstance(point, Mapping):
+        return ""
+    values = [f"{str(path).rpartition('.')[2]} {_value(value)}" for path, value in [*point.items()][:_VALUES]]
+    return visible(", ".join(value[:_LONGEST] for value in values))
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _seconds(left: Mapping[str, Any] | None) -> Any:

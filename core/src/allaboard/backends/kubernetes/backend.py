@@ -34,7 +34,7 @@ from allaboard.backends.base import (
 )
 from allaboard.backends.kubernetes.client.pool import pool_of
 from allaboard.backends.kubernetes.client.protocol import Json
-from allaboard.backends.kubernetes.client.resources import resource_for, resource_of
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, resource_for, resource_of
 from allaboard.backends.kubernetes.lifecycle import orphans, reaper, stop
 from allaboard.backends.kubernetes.lifecycle.orphans import Orphan, Tidied
 from allaboard.backends.kubernetes.logs import stream
@@ -46,6 +46,7 @@ from allaboard.backends.kubernetes.operations.workspace import Workspace
 from allaboard.backends.kubernetes.preflight.at_launch import Asking, orphan_note
 from allaboard.backends.kubernetes.session import FollowSession
 from allaboard.backends.kubernetes.stacks.asking import look_often
+from allaboard.backends.kubernetes.state import records
 from allaboard.backends.kubernetes.state.leases import (
     AsyncKeeper,
     Keeper,
@@ -56,6 +57,7 @@ from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.backends.kubernetes.watch.informer import (
     AsyncChanges,
     AsyncHub,
+    AsyncNames,
     Changes,
     Hub,
     async_hub_of,
@@ -67,6 +69,7 @@ from allaboard.engines import engine_of_kind
 from allaboard.errors import AllaboardError, BackendUnreachable
 from allaboard.follow.loop import FollowPolicy
 from allaboard.job.site import Site
+from allaboard.render import labels
 from allaboard.render.cluster_facts import ClusterFacts
 from allaboard.runs.observation import Event, Observation, Owner
 from allaboard.text.units import show_seconds
@@ -427,12 +430,35 @@ class AsyncKubernetesBackend:
         hub = self.hub or async_hub_of(self.api)
         return hub.changes_of(resource_for(engine_of_kind(kind)), name, self.api.namespace)
 
+    @asynccontextmanager
+    async def names_of_runs(self) -> AsyncIterator[NamesOfRuns]:
+        """The names of all runs, kept up to date by one watch of their records for all followers."""
+        hub = self.hub or async_hub_of(self.api)
+        async with hub.names_of(CONFIGMAPS, records.selector()) as names:
+            yield NamesOfRuns(names)
+
     async def watch_over(self, run: str) -> None:
         lease = await (self.keeper or async_keeper_of(self.api, user_at_host())).hold()
         await self._change(runs.watch_over, run, lease)
 
     async def stop_from(self, handle: Handle, old: Owner, new: Owner, by: str, reason: str) -> bool:
         return await self._change(stop.stop_from, handle, old, new, by, reason)
+
+
+class NamesOfRuns:
+    """The names of the runs of a namespace, as a watch of their records keeps them up to date."""
+
+    def __init__(self, names: AsyncNames) -> None:
+        self._names = names
+
+    def known(self) -> frozenset[str] | None:
+        """The names; None: no watch works at present."""
+        names = self._names.names
+        return None if names is None else frozenset(map(labels.run_of_record, names))
+
+    async def wait(self, seconds: float) -> bool:
+        """As `Changes.wait`: a run has come or gone."""
+        return await self._names.wait(seconds)
 
 
 def _read_logs(

@@ -65,7 +65,7 @@ def asked(cluster: FakeCluster) -> set[Access]:
         Access("watch", w.resource.group, w.resource.plural)
         for engine in ENGINES.values()
         for w in informer._watches_of_run(resource_for(engine), "default")
-    }
+    } | {rbac.OF_SENSORS}
     for verb, name, name_of in cluster.requests:
         plural, _, group = name.partition(".")
         if plural in BEYOND:
@@ -326,6 +326,7 @@ def test_secrets_are_for_jobs_of_mpi_as_jobsets_and_never_listed(
     )
     kinds = [("jobset.x-k8s.io", "jobsets"), ("", "configmaps")]
     assert "create secrets" not in words(rbac.needed(kinds))
+    assert "watch configmaps" not in words(rbac.needed(kinds)), "a Role of an older release lets jobs run"
     assert "create secrets" in words(rbac.needed([*kinds, ("", "secrets")]))
 
 

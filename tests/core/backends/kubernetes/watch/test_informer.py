@@ -20,6 +20,7 @@ import pytest
 from allaboard.backends.kubernetes.client.config import Fixed, Secret
 from allaboard.backends.kubernetes.client.errors import Forbidden
 from allaboard.backends.kubernetes.client.protocol import Patience
+from allaboard.backends.kubernetes.client.resources import CONFIGMAPS
 from allaboard.backends.kubernetes.watch import informer as module
 from allaboard.backends.kubernetes.watch.informer import AsyncHub, async_hub_of, hub_of
 from allaboard.errors import BackendUnreachable
@@ -484,3 +485,47 @@ def test_a_copy_has_the_objects_themselves_and_wakes_with_each_change(server: Sc
         assert [thing["metadata"]["name"] for thing in copy.objects()] == ["one", "two"]
     listed, watched = server.asked[:2]
     assert "Table" not in f"{listed}{watched}"
+
+
+def test_those_who_wait_for_a_name_share_one_list_and_one_watch(
+    server: Scripted, cluster: Collection, loop: Loop
+) -> None:
+    cluster.put("allaboard-a-1", "", plural="configmaps")
+    inside = threading.Semaphore(0)
+
+    async def wait_for_name(hub: AsyncHub) -> frozenset[str] | None:
+        async with hub.names_of(CONFIGMAPS, "is=record") as names:
+            assert names.names == {"allaboard-a-1"}
+            inside.release()
+            assert await names.wait(FOR_EVER)
+            return names.names
+
+    def comes() -> None:
+        for _ in range(100):
+            assert inside.acquire(timeout=FOR_EVER)
+        cluster.until(lambda c: c.watching == 1)
+        cluster.put("allaboard-b-2", "", plural="configmaps")
+
+    async def main() -> list[Any]:
+        hub = async_hub_of(server.api())
+        tasks = [asyncio.create_task(wait_for_name(hub)) for _ in range(100)]
+        await asyncio.to_thread(comes)
+        found = await asyncio.gather(*tasks)
+        assert hub.open == 0
+        return [*found]
+
+    assert set(loop.do(main(), FOR_EVER)) == {frozenset({"allaboard-a-1", "allaboard-b-2"})}
+    assert (cluster.asked["list"], cluster.asked["watch"]) == (1, 1)
+
+
+def test_where_nothing_is_allowed_no_name_is_known_and_one_looks_now_and_then(
+    server: Scripted, cluster: Collection, loop: Loop, looks_often: None
+) -> None:
+    cluster.forbidden = {"list", "watch"}
+
+    async def main() -> None:
+        async with async_hub_of(server.api()).names_of(CONFIGMAPS, "is=record") as names:
+            assert names.names is None
+            assert await names.wait(FOR_EVER)
+
+    loop.do(main(), FOR_EVER)

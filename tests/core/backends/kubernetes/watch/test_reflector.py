@@ -13,6 +13,7 @@ from allaboard.backends.kubernetes.watch.reflector import (
     SILENT,
     Feed,
     List,
+    NameFeed,
     ObjectFeed,
     PodAlarm,
     Rest,
@@ -413,3 +414,27 @@ def test_a_feed_of_objects_that_is_too_old_lists_anew() -> None:
     assert feed.next_step(1.0) == List()
     feed.add_list([a_thing("new")], "200")
     assert [*feed.objects] == [("a", "new")]
+
+
+def test_a_feed_of_names_wakes_when_one_comes_or_goes_and_for_nothing_else() -> None:
+    feed, someone = NameFeed(lambda: 0.5), Someone("")
+    feed.join(someone)
+    assert feed.next_step(0.0) == List()
+    feed.add_list([a_row("zero")], "100")
+    assert someone.taken() == 0 and feed.names == {"zero"} and feed.next_step(0.0) == Watch("100")
+    feed.add_event("ADDED", an_event(a_row("one"), version="101"))
+    assert someone.taken() == 1 and feed.names == {"zero", "one"}
+    feed.add_event("MODIFIED", an_event(a_row("one", "Failed"), version="102"))
+    feed.add_event("BOOKMARK", an_event(a_row(""), version="103"))
+    assert someone.taken() == 0
+    feed.add_event("ADDED", an_event(a_row("two"), version="104"))
+    feed.add_event("DELETED", an_event(a_row("one"), version="105"))
+    assert someone.taken() == 2 and feed.names == {"zero", "two"}
+    feed.mark_ended(Gone("too old", status=410, reason="Expired"), 1.0)
+    assert feed.next_step(1.0) == List()
+    feed.add_list([a_row("two"), a_row("zero")], "200")
+    assert someone.taken() == 0
+    feed.mark_ended(Gone("too old", status=410, reason="Expired"), 2.0)
+    feed.next_step(2.0)
+    feed.add_list([a_row("two"), a_row("three")], "300")
+    assert someone.taken() == 1 and feed.names == {"two", "three"}

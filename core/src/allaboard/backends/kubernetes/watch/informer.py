@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 from allaboard.backends.kubernetes.client.api import Api, AsyncApi, Stream
 from allaboard.backends.kubernetes.client.process import PROCESS
@@ -30,6 +31,7 @@ from allaboard.backends.kubernetes.client.resources import PODS, Resource
 from allaboard.backends.kubernetes.watch.reflector import (
     Feed,
     List,
+    NameFeed,
     ObjectFeed,
     PodAlarm,
     Rest,
@@ -53,6 +55,8 @@ class Watched:
     resource: Resource
     labels: str | None
     fields: str | None
+    names: bool = False
+    """Keep the names of the objects."""
 
 
 @lru_cache(maxsize=64)
@@ -350,7 +354,7 @@ class AsyncChanges:
         self._due = 0.0
         self._number, self._settled = 0, -1
 
-    async def __aenter__(self) -> AsyncChanges:
+    async def __aenter__(self) -> Self:
         await self._hub.join(self, self._watched)
         return self
 
@@ -405,6 +409,20 @@ class AsyncChanges:
         return self._hub.trouble(self._watched)
 
 
+class AsyncNames(AsyncChanges):
+    """A follower of the names of all objects of a kind, as a watch keeps them up to date."""
+
+    __slots__ = ()
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        """The names as the watch last sent them; None: no watch works at present."""
+        feeds = self._hub.feeds_of(self._watched)
+        if feeds is None or _blind(feeds):
+            return None
+        return frozenset().union(*(feed.names for feed in feeds if isinstance(feed, NameFeed)))
+
+
 def _time_is_up(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
@@ -426,6 +444,10 @@ class AsyncHub:
         """Wakes for one object, whoever made it."""
         return AsyncChanges(self, name, _watches_of_object(name, resource, self._in(namespace)))
 
+    def names_of(self, resource: Resource, labels: str, namespace: str | None = None) -> AsyncNames:
+        """The names of all objects of a kind with these labels, and wakes for each that comes or goes."""
+        return AsyncNames(self, "", (Watched(self._in(namespace), resource, labels, None, names=True),))
+
     @property
     def open(self) -> int:
         return len(self._feeds)
@@ -435,15 +457,15 @@ class AsyncHub:
 
     def blind(self, watched: tuple[Watched, ...]) -> bool:
         """True when a change may not bring a row."""
-        feeds = self._feeds_of(watched)
+        feeds = self.feeds_of(watched)
         return feeds is None or _blind(feeds)
 
     def hears(self, watched: tuple[Watched, ...]) -> bool:
         """True when every change brings a row."""
-        feeds = self._feeds_of(watched)
+        feeds = self.feeds_of(watched)
         return feeds is not None and _hear(feeds)
 
-    def _feeds_of(self, watched: tuple[Watched, ...]) -> tuple[Feed, ...] | None:
+    def feeds_of(self, watched: tuple[Watched, ...]) -> tuple[Feed, ...] | None:
         """The feeds of these targets; None when any is missing."""
         tasks = [self._feeds.get(target) for target in watched]
         return None if None in tasks else tuple(task.feed for task in tasks if task is not None)
@@ -482,7 +504,11 @@ class _Task:
     """A feed and the task that serves it, which runs from the first `join` on."""
 
     def __init__(self, api: AsyncApi, watched: Watched) -> None:
-        self.feed = Feed(random.random, expected=watched.resource != PODS)
+        self.feed = (
+            NameFeed(random.random)
+            if watched.names
+            else Feed(random.random, expected=watched.resource != PODS)
+        )
         self.ready = asyncio.Event()
         self._api, self._watched = api, watched
         self._clock = asyncio.get_running_loop().time

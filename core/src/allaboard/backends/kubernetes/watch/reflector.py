@@ -247,6 +247,10 @@ class Feed:
         for follower in self._followers.get(run, ()):
             follower.wake()
 
+    def _wake_all(self) -> None:
+        for follower in self.followers():
+            follower.wake()
+
     def _alarm(self, run: str, alarm: PodAlarm) -> None:
         for follower in self._followers.get(run, ()):
             follower.alarm(alarm)
@@ -287,9 +291,34 @@ class ObjectFeed(Feed):
             self.objects[_place(body)] = body
         self._wake_all()
 
-    def _wake_all(self) -> None:
-        for follower in self.followers():
-            follower.wake()
+
+class NameFeed(Feed):
+    """A feed that keeps the names of all objects. A name that comes or goes wakes its followers; the first
+    list wakes none.
+    """
+
+    def __init__(self, chance: Callable[[], float]) -> None:
+        super().__init__(chance, expected=False)
+        self.names: frozenset[str] = frozenset()
+
+    def add_list(self, rows: Iterable[Mapping[str, Any]], version: str) -> None:
+        names, before = frozenset(map(_name, rows)), self.names if self._listed else None
+        self.names = names
+        self._version, self._listed = version, True
+        self._well()
+        if before is not None and before != names:
+            self._wake_all()
+
+    def add_event(self, kind: str, body: Json) -> None:
+        self._version = version_of(body) or self._version
+        self._progress = True
+        self._well()
+        if kind == "BOOKMARK":
+            return
+        of_event, before = frozenset(map(_name, body["rows"])), self.names
+        self.names = before - of_event if kind == "DELETED" else before | of_event
+        if self.names != before:
+            self._wake_all()
 
 
 def _place(body: Mapping[str, Any]) -> tuple[str, str]:

@@ -37,6 +37,9 @@ class Access:
         return f"{self.verb} {f'{target}.{self.group}' if self.group else target}"
 
 
+OF_SENSORS = Access("watch", "", "configmaps")
+"""An access that no job needs: a sensor waits for a run that is not there yet."""
+
 _OF_JOBS = re.compile(r"^  - apiGroups: \[\$group\]\n(?:    .*\n)+", re.MULTILINE)
 _OTHERS = re.compile(r" Add your other kinds of \S+ here: (.+)\.$", re.MULTILINE)
 
@@ -112,7 +115,7 @@ def wanted_accesses(role: str, name: str | None = None) -> list[Access]:
 
 def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Access]:
     """The rights that a submitter needs whose objects are of these kinds (group, plural): the kinds of other
-    engines and gangs are left out, and so are claims.
+    engines and gangs are left out, and so are claims, and what only sensors do.
     """
     of_jobs = {*kinds}
     if name:
@@ -122,8 +125,11 @@ def needed(kinds: Iterable[tuple[str, str]], name: str | None = None) -> list[Ac
     return [
         access
         for access in wanted
-        if (access.group, access.resource) in of_jobs
-        or not (_is_of_jobs(access) or (not name and access.resource == PVCS.plural))
+        if access != OF_SENSORS
+        and (
+            (access.group, access.resource) in of_jobs
+            or not (_is_of_jobs(access) or (not name and access.resource == PVCS.plural))
+        )
     ]
 
 
