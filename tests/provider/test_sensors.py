@@ -15,7 +15,6 @@ import pytest
 from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
-    AirflowRescheduleException,
     AirflowSensorTimeout,
     AirflowSkipException,
     TaskDeferred,
@@ -36,7 +35,7 @@ from allaboard_provider.triggers.train import RunTrigger
 from tests.provider.building import StateStore, TaskInstance, a_context
 from tests.provider.runs import only_run
 from tests.provider.test_triggers import fired
-from tests.provider.versioned import deserialize, serialize
+from tests.provider.versioned import AirflowRescheduleException, deserialize, serialize
 from tests.waiting import wait_for
 
 

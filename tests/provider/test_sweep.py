@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from allaboard import grid
 from allaboard.backends.local.backend import LocalBackend

@@ -23,6 +23,7 @@ def _first(name: str, *modules: str) -> Any:
 _SERDE = ("airflow.sdk.serde", "airflow.serialization.serde")
 _EXCEPTIONS = ("airflow.sdk.exceptions", "airflow.exceptions")
 deserialize, serialize = _first("deserialize", *_SERDE), _first("serialize", *_SERDE)
+AirflowRescheduleException = _first("AirflowRescheduleException", *_EXCEPTIONS)
 TaskDeferralError = _first("TaskDeferralError", *_EXCEPTIONS)
 TaskDeferralTimeout = _first("TaskDeferralTimeout", *_EXCEPTIONS)
 

@@ -43,6 +43,7 @@ KINDS = (
     Kind("Operators", ("allaboard_provider.operators",), "BaseOperator"),
     Kind("Decorators", ("allaboard_provider.decorators.training",), "BaseOperator"),
     Kind("Sensors", ("allaboard_provider.sensors",), "BaseSensorOperator"),
+    Kind("Event sources", ("allaboard_provider.triggers.assets",)),
     Kind("Hooks", ("allaboard_provider.hooks.allaboard",), example=False),
     Kind(
         "Triggers",
@@ -80,7 +81,7 @@ def example_of(name: str) -> Path:
     """The DAG file of a class: ``example_training_job.py`` of a `TrainingJobOperator`."""
     if name == "TrainingDecoratedOperator":
         return EXAMPLES / "example_training_task.py"
-    snake = _SNAKE.sub("_", name.removesuffix("Operator")).lower()
+    snake = _SNAKE.sub("_", name.removesuffix("Operator").removesuffix("Trigger")).lower()
     return EXAMPLES / f"example_{snake}.py"
 
 

@@ -24,16 +24,16 @@ class PickBestOperator(LeafByLeaf, BaseOperator):
     ``sweep``: ``{"metric", "mode", "runs", "ranking", "left_out", "failed"}``.
 
     :param results: the results of mapped trainings (the ``output`` of their task), or a list of results.
-    :param metric: the metric by which they are compared, of those that each run reported last; ``mode``: min,
-        smaller is better, or max.
+    :param metric: the metric by which they are compared, of those that each run reported last.
+    :param mode: ``min`` or ``max``: which end of it is better.
     :param may_fail: how many of the trainings may fail; with more of them, the task fails.
+    :param trigger_rule: when the task runs: once all trainings have ended, however they did.
 
     - Of equals the first one wins: that of the lowest map index.
     - A metric that is missing, null, NaN or infinite never wins. Its run counts as failed.
     - A training that was skipped, as by ``stop_rest_when``, does not count.
     - The task fails where no training is left.
 
-    The task runs once all trainings have ended, however they did (``trigger_rule="all_done"``).
     """
 
     template_fields: Sequence[str] = ("results", "metric", "mode", "may_fail")

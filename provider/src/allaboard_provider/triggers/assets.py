@@ -34,9 +34,13 @@ MOST_RUNS = 2000
 
 
 class StoreWatcher(BaseEventTrigger):
-    """Looks at a place of a store every ``poll`` seconds, and fires for all that is new there. ``uri``:
-    ``store://name``, or any whole uri; the triggerer must see it. ``newer``: arguments of a newer release,
-    which are kept.
+    """Looks at a place of a store, and fires for all that is new there.
+
+    :param uri: ``store://name``, or any whole uri; the triggerer must see it.
+    :param allaboard_conn_id: the connection that names the store; the default one need not exist.
+    :param poll: seconds between two looks.
+
+    Arguments of a newer release are kept.
     """
 
     def __init__(
