@@ -109,7 +109,10 @@ def test_a_training_whose_step_is_gone_is_stopped_and_gives_its_gpus_back(
     assert page == "- nothing is left of this pipeline run\n"
 
 
-@pytest.mark.parametrize("ending", ["deleted", "Failed", "Succeeded"])
+TERMINATED = [{"name": "wait", "state": {"running": {}}}, {"name": "main", "state": {"terminated": {}}}]
+
+
+@pytest.mark.parametrize("ending", ["deleted", "Failed", "Succeeded", "main"])
 def test_a_pod_that_has_ended_follows_nothing(
     cluster: FakeCluster,
     artifacts: Of,
@@ -122,9 +125,10 @@ def test_a_pod_that_has_ended_follows_nothing(
     if ending == "deleted":
         cluster.delete(PODS, f"train-{PIPELINE_RUN[:4]}", "default")
     else:
-        name, status = f"train-{PIPELINE_RUN[:4]}", {"status": {"phase": ending}}
-        cluster.patch(PODS, name, status, "default", "status")
-    cluster.tick(60)
+        status = {"containerStatuses": TERMINATED} if ending == "main" else {"phase": ending}
+        cluster.patch(PODS, f"train-{PIPELINE_RUN[:4]}", {"status": status}, "default", "status")
+    if ending != "main":  # the kubelet in memory knows one container
+        cluster.tick(60)
     assert cleaned(artifacts, monkeypatch) == [run]
 
 
