@@ -101,7 +101,7 @@ def test_the_role_that_the_how_to_binds_is_the_one_that_is_printed() -> None:
     ((name,),) = ({name for _, name, *_ in bound},)
     assert {(namespace, of) for namespace, _, of, _ in bound} == {("research", "research")}
     assert {account for *_, account in bound} == {"pipeline-runner", "default-editor"}
-    # What `clean_up` asks, and what default-editor lacks.
+    # What `clean_up` asks, and what each training does.
     rules = roles[name]["rules"]
     rights = {(one, verb) for rule in rules for one in rule["resources"] for verb in rule["verbs"]}
     assert {("pods", "list"), ("leases", "create"), ("trainjobs", "create"), ("jobsets", "create")} <= rights

@@ -1,6 +1,6 @@
-"""What a pipeline run has left behind is stopped, and nothing else is: on a cluster in memory."""
+"""What a pipeline run has left behind is stopped, and nothing else is: on a cluster in memory, and here."""
 
-from __future__ import annotations
+# kfp reads the annotations of a pipeline: no `from __future__ import annotations` here.
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +9,20 @@ from typing import Any
 import pytest
 from kfp import dsl
 
+from allaboard.backends.base import Plan
 from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, PODS
 from allaboard.backends.kubernetes.state import records
+from allaboard.backends.local.backend import LocalBackend
+from allaboard.job.identity import kfp_key
+from allaboard.running import new_owner
+from allaboard.runs.status import state_of
 from allaboard.testing.cluster import FakeChanges, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
-from allaboard_kfp import clean_up, train
-from allaboard_kfp.identity import NODE, RUN_LABEL
-from tests.kfp.conftest import PIPELINE_RUN, Artifacts
+from allaboard_kfp import clean_up, start_local, train
+from allaboard_kfp.identity import NODE, RUN_LABEL, key_of
+from allaboard_kfp.inputs import job_of
+from tests.kfp.conftest import PIPELINE_RUN, Artifacts, Here
+from tests.kfp.waiting import until
 
 Of = Callable[..., Artifacts]
 JOB = {"name": "quick", "command": ["python", "quick.py"], "workers": 2, "policy": {"restart": "never"}}
@@ -102,7 +109,10 @@ def test_a_training_whose_step_is_gone_is_stopped_and_gives_its_gpus_back(
     assert page == "- nothing is left of this pipeline run\n"
 
 
-@pytest.mark.parametrize("ending", ["deleted", "Failed", "Succeeded"])
+TERMINATED = [{"name": "wait", "state": {"running": {}}}, {"name": "main", "state": {"terminated": {}}}]
+
+
+@pytest.mark.parametrize("ending", ["deleted", "Failed", "Succeeded", "main"])
 def test_a_pod_that_has_ended_follows_nothing(
     cluster: FakeCluster,
     artifacts: Of,
@@ -115,9 +125,10 @@ def test_a_pod_that_has_ended_follows_nothing(
     if ending == "deleted":
         cluster.delete(PODS, f"train-{PIPELINE_RUN[:4]}", "default")
     else:
-        name, status = f"train-{PIPELINE_RUN[:4]}", {"status": {"phase": ending}}
-        cluster.patch(PODS, name, status, "default", "status")
-    cluster.tick(60)
+        status = {"containerStatuses": TERMINATED} if ending == "main" else {"phase": ending}
+        cluster.patch(PODS, f"train-{PIPELINE_RUN[:4]}", {"status": status}, "default", "status")
+    if ending != "main":  # the kubelet in memory knows one container
+        cluster.tick(60)
     assert cleaned(artifacts, monkeypatch) == [run]
 
 
@@ -150,3 +161,34 @@ def test_a_training_that_another_client_took_over_is_left_alone(
     monkeypatch.setattr(KubernetesBackend, "stop", lambda *_, **__: NotYours("somebody"))
     assert cleaned(artifacts, monkeypatch) == []
     assert "another client has taken it over" in capsys.readouterr().out
+
+
+def test_on_one_machine_a_training_of_this_pipeline_run_is_stopped(
+    here: Here, artifacts: Of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its step is gone, and its supervisor would wait for another one."""
+    runs = LocalBackend()
+    task = artifacts("train").task
+    job = job_of({"name": "quick", "command": ["sleep", "600"], "workers": 1}, "", "")
+    mine = runs.launch(Plan(job, key_of(str(task / "report"))), new_owner())
+    other = runs.launch(Plan(job, kfp_key("another pipeline run", "train")), new_owner())
+    for expected in ([mine.run], []):
+        assert clean_up.python_func(summary=artifacts("clean-up")[dsl.Markdown]) == expected
+    until(lambda: state_of(runs.observe(mine.run)).value == "stopped")
+    assert not state_of(runs.observe(other.run)).is_final
+
+
+def test_an_exit_handler_cleans_up_after_a_failure_under_kfp_local(
+    here: Here, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = {"name": "quick", "command": ["false"], "workers": 1, "policy": {"restart": "never"}}
+
+    @dsl.pipeline(name="handled")
+    def handled():  # type: ignore[no-untyped-def]
+        with dsl.ExitHandler(clean_up()):
+            train(job=job)
+
+    start_local(here.out)
+    with pytest.raises(RuntimeError):
+        handled()
+    assert "nothing is left of this pipeline run" in capfd.readouterr().out

@@ -24,6 +24,7 @@ from tests.kfp.driver import Driver, DriverError
 from tests.kfp.golden import ROOT, subjects
 from tests.kfp.ir import RELEASES, compiled, validated
 from tests.kfp.pod import BUCKET, as_pod, why_not
+from tests.kfp.test_picking import sweep as searched
 
 SAY = (
     "import json, os, sys\n"
@@ -343,6 +344,15 @@ def test_loops_over_typed_and_untyped_items_in_pods(cluster: Cluster) -> None:
     done = cluster.run(sweep)
     found = [line for pod in done.values() for line in seen(pod["log"])]
     assert sorted(found, key=json.dumps) == sorted(SWEPT, key=json.dumps)
+
+
+@pytest.mark.thorough
+def test_the_best_of_a_sweep_is_picked_in_pods(cluster: Cluster) -> None:
+    done = cluster.run(searched, folder=str(JOBS), store=cluster.store)
+    trainings = [pod["parameters"] for name, pod in done.items() if name.endswith("/train")]
+    best = done["pick-best"]["parameters"]
+    assert best == {"position": 1, "value": 0.1, **{n: trainings[1][n] for n in ("checkpoint", "run")}}
+    assert [bool(one["checkpoint"]) for one in trainings] == [True, True, False, True]
 
 
 @pytest.mark.thorough

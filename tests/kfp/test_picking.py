@@ -84,7 +84,7 @@ QUICK = {
 
 
 @dsl.pipeline(name="sweep")
-def sweep(folder: str):
+def sweep(folder: str, store: str = ""):
     """A grid of trainings, of which one fails and one diverges."""
     trials = [
         {"total": 4, "fail": 0, "odd": ""}, {"total": 10, "fail": 0, "odd": ""},
@@ -95,6 +95,7 @@ def sweep(folder: str):
             job=QUICK,
             environment={"TOTAL": trial.total, "FAIL_AT": trial.fail, "ODD": trial.odd},
             folder=folder,
+            store=store,
             may_fail=True,
         )
     pick_best(

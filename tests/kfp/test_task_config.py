@@ -373,6 +373,36 @@ def test_a_group_that_says_an_amount_takes_none_from_the_task() -> None:
     assert [sentence.partition(":")[0] for sentence in told] == ["environment.K", "resources.cpu"]
 
 
+MLFLOW = {
+    "MLFLOW_RUN_ID": "1", "MLFLOW_EXPERIMENT_ID": "7", "MLFLOW_TRACKING_URI": "http://mlflow:5000",
+    "MLFLOW_TRACKING_AUTH": "kubernetes",
+}  # fmt: skip
+"""What Kubeflow's MLflow plugin sets on a task (backend/src/v2/common/plugins/mlflow/handler.go)."""
+
+
+def test_the_tracker_of_a_pipeline_is_the_first_members_and_makes_no_other_job(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    made = Compiled(pipeline(), tmp_path)
+    plain = made.config["env"]
+    made.config["env"] = [*plain, *(variable(*pair) for pair in MLFLOW.items())]
+    cluster.operator.trains_for = 30
+    made.run(tmp_path)
+    first, other = (
+        {one["name"]: one.get("value") for one in pod_of(cluster, role)["containers"][0]["env"]}
+        for role in ("Master", "Worker")
+    )
+    assert {name: first.get(name) for name in MLFLOW} == MLFLOW
+    assert not {"MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"} & {*other}
+    again = [*plain, *(variable(name, f"{value}-2") for name, value in MLFLOW.items())]
+    assert job_of(JOB, "", "", task=TASK(env=again)) == job_of(JOB, "", "", task=TASK(env=plain))
+
+
+def test_a_key_of_a_tracker_in_plain_sight_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"environment\.WANDB_API_KEY: is a secret, .* put it into a Secret"):
+        both({}, env=[variable("WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567")])
+
+
 def test_a_volume_of_the_task_never_takes_the_name_of_one_of_the_job() -> None:
     pod = {"spec": {"volumes": [{"name": "v", "nfs": {"server": "f", "path": "/d"}}]}}
     volume = {"name": "v", "configMap": {"name": "settings"}}

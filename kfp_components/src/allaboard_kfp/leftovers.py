@@ -26,8 +26,11 @@ from allaboard_kfp.summary import plain
 
 if TYPE_CHECKING:
     from allaboard.backends.kubernetes.backend import KubernetesBackend
+    from allaboard.backends.kubernetes.client.protocol import Json
 
 _OVER = ("Succeeded", "Failed")
+_MAIN = "main"
+"""The container of a step, as Argo calls it."""
 REASON = "its pipeline run has ended, and no step follows it"
 
 
@@ -88,10 +91,16 @@ def _live_pods(runs: Backend, pipeline: str) -> list[_Pod]:
             (pod["metadata"].get("annotations") or {}).get(NODE, ""),
         )
         for pod in listed
-        if "deletionTimestamp" not in pod["metadata"]
-        and (pod.get("status") or {}).get("phase") not in _OVER
-        and pod["metadata"]["name"] != os.environ.get("KFP_POD_NAME")
+        if not _has_ended(pod) and pod["metadata"]["name"] != os.environ.get("KFP_POD_NAME")
     ]
+
+
+def _has_ended(pod: Json) -> bool:
+    """Return whether nothing of the step runs any more: Argo's own container may outlive it."""
+    status = pod.get("status") or {}
+    main = [item for item in status.get("containerStatuses") or () if item.get("name") == _MAIN]
+    over = any("terminated" in (container.get("state") or {}) for container in main)
+    return over or status.get("phase") in _OVER or "deletionTimestamp" in pod["metadata"]
 
 
 def _is_followed(seen: Observation, pods: list[_Pod]) -> bool:

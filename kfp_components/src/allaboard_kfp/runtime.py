@@ -62,7 +62,7 @@ from allaboard_kfp.step import (
     with_inputs,
 )
 from allaboard_kfp.summary import run_markdown
-from allaboard_kfp.task_config import TaskConfig
+from allaboard_kfp.task_config import TaskConfig, beside_job
 from allaboard_kfp.value import OutputMetric
 
 _METER_INTERVAL = 5.0
@@ -176,7 +176,7 @@ def run_train(
         place.check_store(training.as_mapping())
         runs = place.open_backend()
         at = errors.at = place_of(runs)
-        outcome, handle = run_to_the_end(runs, training, place.key, at)
+        outcome, handle = run_to_the_end(runs, training, place.key, at, beside_job(task_config))
         _publish(
             runs, outcome, training,
             at=at, place=place, report=report, summary=summary, metrics=metrics, kind="training",
@@ -296,7 +296,7 @@ def run_evaluate(
         files = files_to_evaluate(uri, local=runs.name == "local")
         evaluation = evaluation_job(job_given, files, lenient=True)
         at = errors.at = place_of(runs)
-        outcome, handle = run_to_the_end(runs, evaluation, place.key, at)
+        outcome, handle = run_to_the_end(runs, evaluation, place.key, at, beside_job(task_config))
         _publish(
             runs, outcome, evaluation,
             at=at, place=place, report=report, summary=summary, metrics=metrics, kind="evaluation",

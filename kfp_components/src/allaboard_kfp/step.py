@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from allaboard.backends.base import Backend, Handle, Plan
@@ -230,15 +231,20 @@ def start_time(environ: Mapping[str, str]) -> float:
 
 
 def run_to_the_end(
-    backend: Backend, job: TrainingJob, key: str, at: commands.Place
+    backend: Backend,
+    job: TrainingJob,
+    key: str,
+    at: commands.Place,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Outcome, Handle]:
     """Launch the job under this key, or adopt its run, and follow it to its end. The result is not handed
     over yet. The job says how many attempts there are in all, else `attempts_of` its backend.
+    ``environment``: variables beside the job's own.
 
     Raises BadInput when the run cannot start, BackendUnreachable, and SystemExit with a code of
     core/docs/contract.md, Exit codes, when the step was told twice to end.
     """
-    plan = Plan(job, key)
+    plan = Plan(job, key, environment=environment)
     view = StepView(backend, plan.run, at)
     attempts = (job.get("policy") or {}).get("attempts") or attempts_of(backend)
     with Interrupts() as signals:

@@ -8,6 +8,8 @@ manifest is, and goes below the job:
   affinity. Where the task says otherwise, a sentence tells it. Tolerations are united.
 - Variables of the step alone stay there: those that take a field of its own pod (``fieldRef``), and those
   named ``ALLABOARD_...`` and ``KFP_...``.
+- Variables by which an experiment tracker makes a run go beside the job (`beside_job`): Kubeflow's MLflow
+  plugin gives others to each try of a step, which is no other job.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from allaboard.engines.reading.pods import GPU_LABELS, Wanted, read_pod
 from allaboard.engines.reading.values import Reading
 from allaboard.job import gpus
 from allaboard.render.pod_template import MERGE_KEYS, UNITED
+from allaboard.runs.trackers import begins_a_run, is_secret
 from allaboard.text.untrusted import show
 
 Tell = Callable[[str], None]
@@ -63,6 +66,22 @@ def with_task(fields: Mapping[str, Any], task: TaskConfig | None, tell: Tell) ->
         **_before(fields, "secrets", pod.secrets),
         **({"pod": _joined(pod.pod, fields.get("pod"))} if pod.pod else {}),
     }
+
+
+def beside_job(task: TaskConfig | None) -> dict[str, str]:
+    """Variables of trackers that are set on the task, for `allaboard.backends.base.Plan`. The job's own go
+    before them.
+    """
+    items = _mappings(task.env) if task is not None else ()
+    return {item["name"]: item["value"] for item in items if _is_beside(item)}
+
+
+def _is_beside(variable: Mapping[Any, Any]) -> bool:
+    """Return whether it is plain, of a tracker, and no secret, which nobody's record may hold."""
+    name, value = variable.get("name"), variable.get("value")
+    if not isinstance(name, str) or not isinstance(value, str) or "valueFrom" in variable:
+        return False
+    return begins_a_run(name) and not is_secret(name, value)
 
 
 class _Job:
@@ -160,6 +179,8 @@ def _variables(job: _Job, given: Any, tell: Tell) -> Any:
     for item in given:
         variable, name = _fields(item), str(_fields(item).get("name"))
         if name.startswith(_OF_THE_STEP) or {*_OF_ITS_POD} & {*_fields(variable.get("valueFrom"))}:
+            continue
+        if _is_beside(variable):
             continue
         # A plain variable of the task goes below those of single groups by itself.
         if name in own or (name in stated and "valueFrom" in variable):

@@ -127,6 +127,7 @@ def test_of_real_members_the_first_alone_has_those_of_the_job_and_of_the_caller(
         ("MLFLOW_TRACKING_URI", "https://mlflow.example/x", False),
         ("WANDB_API_KEY", "$(KEY_OF_A_SECRET)", False),
         ("WANDB_PROJECT", "digits", False),
+        ("MLFLOW_TRACKING_AUTH", "kubernetes-namespaced", False),  # the name of a plugin
         ("OTHER_API_KEY", "0f" * 20, False),
     ],
 )

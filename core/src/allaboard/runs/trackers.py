@@ -17,6 +17,8 @@ _OF_ALL = re.compile(
 """Rests of names that begin no run: switches, folders, how a server is reached, where models are fetched."""
 _WANDB, _SWITCH = "WANDB_", ("WANDB_MODE", "disabled")
 """Weights & Biases asks for a key, and fails without one, unless its runs are switched off."""
+_AUTH = "MLFLOW_TRACKING_AUTH"
+"""Name of the plugin that authenticates, like ``kubernetes``; it is no secret."""
 
 
 def begins_a_run(name: str) -> bool:
@@ -42,5 +44,5 @@ def for_others(
 
 def is_secret(name: str, value: str) -> bool:
     """True for a variable of a tracker whose value nobody may see: a key, or a URI with a password."""
-    is_own = _TRACKER.fullmatch(name) is not None and "$(" not in value
+    is_own = _TRACKER.fullmatch(name) is not None and "$(" not in value and name != _AUTH
     return is_own and (hidden_value(name, value) or redact_url(value) != value)
