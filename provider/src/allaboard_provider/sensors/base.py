@@ -147,5 +147,6 @@ class Watching(BaseSensorOperator):
             yield
         except AirflowException as error:
             if self.soft_fail or self.never_fail:
+                self.log.info("%s", error)  # Airflow's own line says no reason
                 raise AirflowSkipException(str(error)) from error
             raise
