@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout, AirflowSkipException
 
-from allaboard.text.units import show_seconds
 from allaboard_provider import defaults
 from allaboard_provider.errors import airflow_errors, wait_timed_out
 
@@ -136,6 +135,8 @@ class Watching(BaseSensorOperator):
         timeout, execution_timeout = self._limits()
         if execution_timeout < timeout:
             raise wait_timed_out(self.execution_timeout)
+        from allaboard.text.units import show_seconds
+
         raise AirflowSensorTimeout(f"the sensor's timeout of {show_seconds(timeout)} has passed")
 
     @contextmanager
