@@ -424,3 +424,16 @@ def test_a_sensor_passes_over_what_ended_before_its_dag_run_and_takes_what_ends_
     for task in ("defers", "stays"):
         run.at(task).wait_task("success")
         assert run.at(task).xcom()["run"] == new != old
+
+
+def test_a_sensor_ends_at_its_limit_in_every_mode(live: Live) -> None:
+    run = live.start("waits_in_vain")
+    dag_run = live.airflow.api("GET", f"/dags/{run.dag}/dagRuns/{run.name}")
+    begun = datetime.fromisoformat(dag_run["queued_at"])
+    ends = {"timeout": "failed", "limit": "failed", "rescheduled": "failed", "poked": "failed"}
+    for task, state in (ends | {"skipped": "skipped"}).items():
+        ended = run.at(task).wait_task(state)
+        took = datetime.fromisoformat(ended["end_date"]) - begun
+        assert 18 < took.total_seconds() < 120, "and not the days of a sensor's own default"
+        words = "timeout of 20 s has passed" if task in ("timeout", "skipped") else "0:00:20"
+        assert words in run.at(task).log() or task == "poked"

@@ -56,7 +56,7 @@ PAGES = (
         (
             Section("Run, follow, check", "allaboard", ("run", "submit", "attach", "check")),
             Section("Progress from what a script prints", "allaboard.follow.printed"),
-            Section("A job", "allaboard", ("TrainingJob",)),
+            Section("A job, and those of a sweep", "allaboard", ("TrainingJob", "grid")),
             Section("An outcome, an observation", "allaboard", ("Outcome", "Observation", "State")),
             Section("Errors", "allaboard.errors", classes_only=True),
         ),
@@ -104,6 +104,11 @@ PAGES = (
             Section("Triggers", "allaboard_provider.triggers.train", ("TrainingJobTrigger",), False, True),
             Section("", "allaboard_provider.triggers.jobs", ("JobTrigger",), False, True),
             Section("", "allaboard_provider.triggers.checkpoints", ("CheckpointTrigger",), False, True),
+            Section(
+                "Triggers of watchers",
+                "allaboard_provider.triggers.assets",
+                ("NewChampionTrigger", "NewCheckpointTrigger"),
+            ),
             Section("Link to the page of a run", "allaboard_provider.links", ("TrainingLink",), False, True),
         ),
     ),

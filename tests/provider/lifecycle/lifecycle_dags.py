@@ -168,6 +168,18 @@ with DAG("nightly", schedule=None):
     TrainingJobSensor(task_id="stays", run="nightly", poke_interval=1, deferrable=False)
     TrainingJobSensor(task_id="takes_any", run="nightly", poke_interval=1, since=None)
 
+NEVER: dict[str, Any] = {"run": "never-there", "poke_interval": 2}
+SHORTLY = timedelta(seconds=20)
+
+with DAG("waits_in_vain", schedule=None):
+    TrainingJobSensor(task_id="timeout", timeout=20, **NEVER)
+    TrainingJobSensor(task_id="limit", execution_timeout=SHORTLY, **NEVER)
+    TrainingJobSensor(
+        task_id="rescheduled", execution_timeout=SHORTLY, mode="reschedule", deferrable=False, **NEVER
+    )
+    TrainingJobSensor(task_id="poked", execution_timeout=SHORTLY, deferrable=False, **NEVER)
+    TrainingJobSensor(task_id="skipped", timeout=20, soft_fail=True, **NEVER)
+
 with DAG("decorated", schedule=None):
 
     @task

@@ -59,7 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         live.airflow.start()
         live.airflow.wait_until_ready(400)
         first = live.start("digits", seed=1)
-        runs = {name: live.start(name) for name in ("broken", "foreign")}
+        runs = {name: live.start(name) for name in ("broken", "foreign", "swept")}
         assert ends(live, first) == "success", first.log()
         runs["digits"] = live.start("digits", seed=2)
         for name, run in runs.items():
@@ -253,6 +253,14 @@ def test_the_models_of_a_dag_show_metrics_from_run_to_run_and_the_champion(site:
     assert (
         page.ask("document.querySelectorAll('.allaboard table')[0].querySelectorAll('tbody tr').length") == 2
     )
+
+
+def test_the_models_of_a_sweep_show_the_values_beside_the_metrics(site: Site, page: Page) -> None:
+    text = shown(page, f"{site.live.airflow.url}/dags/swept/plugin/allaboard-models", "models-sweep")
+    rows = page.ask("[...document.querySelectorAll('.allaboard tbody tr')].map((row) => row.innerText)")
+    assert len(rows) == 2 and "values" in text.lower()
+    assert {("LR 0.25" in row, "LR 0.5" in row) for row in rows} == {(True, False), (False, True)}
+    assert all(("0.25" if "LR 0.25" in row else "0.5") in row.split("LR")[1][5:] for row in rows)
 
 
 def test_times_are_in_the_zone_that_the_reader_chose_in_airflows_pages(site: Site, page: Page) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from allaboard.text.units import show_seconds
 from allaboard_provider import defaults
 from allaboard_provider.compat import AirflowException, AirflowSensorTimeout, AirflowSkipException
 from allaboard_provider.errors import airflow_errors, wait_timed_out
@@ -141,6 +140,8 @@ class Watching(BaseSensorOperator):
         timeout, execution_timeout = self._limits()
         if execution_timeout < timeout:
             raise wait_timed_out(self.execution_timeout)
+        from allaboard.text.units import show_seconds
+
         raise AirflowSensorTimeout(f"the sensor's timeout of {show_seconds(timeout)} has passed")
 
     @contextmanager
@@ -152,5 +153,6 @@ class Watching(BaseSensorOperator):
             yield
         except AirflowException as error:
             if self.soft_fail or self.never_fail:
+                self.log.info("%s", error)  # Airflow's own line says no reason
                 raise AirflowSkipException(str(error)) from error
             raise

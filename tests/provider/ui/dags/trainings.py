@@ -9,10 +9,11 @@ import os
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG
 
-from allaboard import TrainingJob
+from allaboard import TrainingJob, grid
 from allaboard_provider.operators import (
     CollectCheckpointOperator,
     EvaluateOperator,
+    PickBestOperator,
     PromoteOperator,
     TrainingJobOperator,
 )
@@ -46,6 +47,15 @@ with DAG("digits", schedule=None, params={"seed": 1}):
         store="store://digits",
         metric="accuracy",
     )
+
+SAYS = "import os; from allaboard.inside import result; result(accuracy=float(os.environ['LR']))"
+SWEPT = TrainingJob(name="swept", command=["python", "-c", SAYS])
+
+with DAG("swept", schedule=None):
+    swept = TrainingJobOperator.partial(task_id="train").expand(
+        job=grid(SWEPT, {"environment.LR": [0.25, 0.5], "workers": [1]})
+    )
+    PickBestOperator(task_id="best", results=swept.output, metric="accuracy", mode="max")
 
 with DAG("broken", schedule=None):
     TrainingJobOperator(task_id="train", job=job("broken", "badly"))
