@@ -64,7 +64,7 @@ with DAG(
         results=train.output,
         metric="val_loss",
         mode="min",
-        may_fail=1,
+        most_failed=1,
     )
     collect = CollectCheckpointOperator(
         task_id="collect",

@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    TaskDeferred,
+)
 from airflow.sdk import DAG
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from allaboard import grid
 from allaboard.backends.local.backend import LocalBackend
@@ -74,14 +79,14 @@ def test_the_result_of_the_best_is_returned_as_its_task_returned_it() -> None:
     results = [result("a", loss=0.3), result("b", loss=0.1), result("c", loss=0.1)]
     picked = picks(results)
     assert {name: picked[name] for name in results[1]} == results[1]
-    assert [row["run"] for row in picked["sweep"]["ranking"]] == ["b", "c", "a"]
+    assert [row["name"] for row in picked["sweep"]["standings"]] == ["b", "c", "a"]
     assert picked["sweep"]["failed"] == 0 and json.loads(json.dumps(picked)) == picked
     assert picks(results, mode="max")["run"] == "a"
     assert picks(result("only", loss=1))["run"] == "only"
 
 
 @pytest.mark.parametrize(
-    ("states", "may_fail", "passes"),
+    ("states", "most_failed", "passes"),
     [
         (["success", "failed"], 0, False),
         (["success", "failed"], "1", True),
@@ -89,22 +94,29 @@ def test_the_result_of_the_best_is_returned_as_its_task_returned_it() -> None:
         (["success", "skipped", "skipped"], 0, True),
     ],
 )
-def test_how_many_may_fail_is_said(states: list[str], may_fail: Any, passes: bool) -> None:
+def test_how_many_most_failed_is_said(states: list[str], most_failed: Any, passes: bool) -> None:
     if passes:
-        assert picks([result("a", loss=1)], states, may_fail=may_fail)["run"] == "a"
+        assert picks([result("a", loss=1)], states, most_failed=most_failed)["run"] == "a"
         return
-    with pytest.raises(TrainingFailed, match=f"may_fail={may_fail}") as refused:
-        picks([result("a", loss=1)], states, may_fail=may_fail)
-    assert refused.value.code == "sweep_failed" and refused.value.fields == ["may_fail"]
+    with pytest.raises(TrainingFailed, match=f"failed, and {most_failed} may") as refused:
+        picks([result("a", loss=1)], states, most_failed=most_failed)
+    assert refused.value.code == "sweep_failed" and refused.value.fields == ["most_failed"]
 
 
-def test_a_run_without_a_number_counts_as_failed() -> None:
+def test_a_run_without_a_number_is_told_and_never_wins() -> None:
     results = [result("a", loss=None), result("b", loss=2), None]
-    with pytest.raises(TrainingFailed, match=r"run a: .* is no finite number"):
-        picks(results)
-    assert picks(results, may_fail=1)["run"] == "b"
+    picked = picks(results)
+    assert picked["run"] == "b" and picked["sweep"]["standings"][1]["name"] == "a"
+    assert picked["sweep"]["standings"][1]["trouble"]
+    with pytest.raises(TrainingFailed, match="none of 1 training has a finite loss"):
+        picks([result("a", loss=float("nan"))])
     with pytest.raises(TrainingFailed, match="no training of the sweep is left"):
         picks([], ["skipped"])
+
+
+def test_the_result_is_small_however_many_trainings_there_are() -> None:
+    picked = picks([result(str(n), loss=n) for n in range(1000)])
+    assert picked["run"] == "0" and len(picked["sweep"]["standings"]) == 50
 
 
 @pytest.mark.parametrize("odd", ["train", 7, [7], [[1]], None], ids=str)
@@ -115,8 +127,8 @@ def test_what_holds_no_results_is_refused(odd: Any) -> None:
 
 @pytest.mark.parametrize("odd", [-1, "some", 1.5, True, None])
 def test_a_number_that_is_no_count_is_refused(odd: Any) -> None:
-    with pytest.raises(AirflowFailException, match="may_fail"):
-        picks([result("a", loss=1)], may_fail=odd)
+    with pytest.raises(AirflowFailException, match="most_failed"):
+        picks([result("a", loss=1)], most_failed=odd)
 
 
 def test_it_runs_however_the_trainings_ended() -> None:

@@ -14,29 +14,32 @@ from allaboard_provider.templates import LeafByLeaf, result_in
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from allaboard.promotion.sweep import Pick
+    from allaboard.promotion.choosing import Candidate
 
 FAILED = ("failed", "upstream_failed")
+LISTED = 50
+"""Trainings in the result, the best first."""
 
 
 class PickBestOperator(LeafByLeaf, BaseOperator):
     """Returns the result of the best of several trainings, as its own task returned it, and with it
-    ``sweep``: ``{"metric", "mode", "runs", "ranking", "left_out", "failed"}``.
+    ``sweep``: ``{"metric", "mode", "failed", "best", "reason", "standings"}``
+    (`allaboard.promotion.choosing`).
 
     :param results: the results of mapped trainings (the ``output`` of their task), or a list of results.
     :param metric: the metric by which they are compared, of those that each run reported last.
     :param mode: ``min`` or ``max``: which end of it is better.
-    :param may_fail: how many of the trainings may fail; with more of them, the task fails.
+    :param most_failed: how many of the trainings may fail; with more of them, the task fails.
     :param trigger_rule: when the task runs: once all trainings have ended, however they did.
 
     - Of equals the first one wins: that of the lowest map index.
-    - A metric that is missing, null, NaN or infinite never wins. Its run counts as failed.
+    - A metric that is missing, null, NaN or infinite never wins. Its training has not failed.
     - A training that was skipped, as by ``stop_rest_when``, does not count.
     - The task fails where no training is left.
 
     """
 
-    template_fields: Sequence[str] = ("results", "metric", "mode", "may_fail")
+    template_fields: Sequence[str] = ("results", "metric", "mode", "most_failed")
     structured: ClassVar[tuple[str, ...]] = ("results",)
     ui_color = "#eef3ec"
 
@@ -46,39 +49,51 @@ class PickBestOperator(LeafByLeaf, BaseOperator):
         results: Any,
         metric: str,
         mode: str,
-        may_fail: int | str = 0,
+        most_failed: int | str = 0,
         trigger_rule: str = "all_done",
         **kwargs: Any,
     ) -> None:
         super().__init__(trigger_rule=trigger_rule, **kwargs)
-        self.results, self.metric, self.mode, self.may_fail = results, metric, mode, may_fail
+        self.results, self.metric, self.mode, self.most_failed = results, metric, mode, most_failed
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from allaboard.promotion.sweep import pick_best
+        from allaboard.promotion.choosing import best_of
 
         with airflow_errors():
-            may_fail = _count(self.may_fail)
+            most_failed = _count(self.most_failed)
             results = results_in(self.results, "results")
-            pick = pick_best(results, self.metric, self.mode)
-        for sentence in pick.left_out:
-            self.log.warning("%s", sentence)
-        failed = self._failed(context) + len(pick.left_out)
-        if pick.best is None or failed > may_fail:
-            raise self._error(pick, failed, may_fail)
-        chosen = pick.to_dict()
-        for place, row in enumerate(chosen["ranking"], 1):
-            self.log.info("%d. %s: %s %s", place, row["run"], self.metric, row["value"])
-        return {**pick.best, "sweep": {**chosen, "failed": failed}}
+            failed = self._failed(context)
+            candidates = [*map(_candidate, results), *failed]
+            if not candidates:
+                raise self._error("no training of the sweep is left")
+            choice = best_of(candidates, str(self.metric), str(self.mode), most_failed=most_failed)
+        for standing in choice.standings:
+            rank = f"{standing.rank}." if standing.rank is not None else "-"
+            self.log.info("%4s %s: %s", rank, standing.name, standing.trouble or standing.value)
+        if choice.best is None:
+            raise self._error(choice.reason)
+        self.log.info("%s", choice.reason)
+        told = choice.to_dict()
+        told["standings"] = told["standings"][:LISTED]
+        sweep = {"metric": self.metric, "mode": self.mode, "failed": len(failed), **told}
+        return {**results[choice.best], "sweep": sweep}
 
-    def _failed(self, context: Any) -> int:
+    def _failed(self, context: Any) -> list[Candidate]:
         """The trainings upstream that have failed, by Airflow's own word."""
+        from allaboard.promotion.choosing import Candidate
+
         tasks = [*self._trainings()]
         if not tasks:
-            return 0
+            return []
         ti = context["ti"]
         states = ti.get_task_states(dag_id=ti.dag_id, task_ids=tasks, run_ids=[ti.run_id])
         of_run: Mapping[str, Any] = states.get(ti.run_id, {})
-        return sum(str(getattr(state, "value", state)) in FAILED for state in of_run.values())
+        texts = {name: str(getattr(state, "value", state)) for name, state in of_run.items()}
+        return [
+            Candidate(name, failure=f"its task has {state}")
+            for name, state in texts.items()
+            if state in FAILED
+        ]
 
     def _trainings(self) -> Iterable[str]:
         from allaboard_provider.operators.train import TrainingJobOperator, is_kind
@@ -90,17 +105,19 @@ class PickBestOperator(LeafByLeaf, BaseOperator):
             if dag is not None and is_kind(dag.get_task(task_id), TrainingJobOperator)
         )
 
-    def _error(self, pick: Pick, failed: int, may_fail: int) -> TrainingFailed:
-        if failed > may_fail:
-            summary = f"{failed} trainings of the sweep failed, and may_fail={may_fail}"
-        else:
-            summary = "no training of the sweep is left to pick"
+    def _error(self, reason: str) -> TrainingFailed:
         fix = "clear those that failed, or allow for more"
-        detail = "; ".join(pick.left_out[:5])
-        text = f"{summary}{f' ({detail})' if detail else ''}; {fix}"
+        text = f"{reason}; {fix}"
         return TrainingFailed(
-            text, code="sweep_failed", summary=summary, fields=["may_fail"], fix=fix, sure=True
+            text, code="sweep_failed", summary=reason, fields=["most_failed"], fix=fix, sure=True
         )
+
+
+def _candidate(result: Mapping[str, Any]) -> Candidate:
+    from allaboard.promotion.choosing import Candidate
+
+    metrics = result.get("metrics")
+    return Candidate(str(result.get("run")), metrics if isinstance(metrics, Mapping) else {})
 
 
 def results_in(value: Any, field: str) -> list[Mapping[str, Any]]:
@@ -120,5 +137,5 @@ def _count(value: Any) -> int:
 
     count = as_int(value)
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise BadInput(f"may_fail: {value!r} is no count; give a whole number from 0 on")
+        raise BadInput(f"most_failed: {value!r} is no count; give a whole number from 0 on")
     return count
