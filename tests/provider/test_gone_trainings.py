@@ -1,5 +1,5 @@
-"""The example DAG that stops trainings whose tasks are gone, against a REST API that tests write and a cluster in
-memory.
+"""The example DAG that stops trainings whose tasks are gone, against a REST API that tests write and a
+cluster in memory.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class FakeRest:
         if handler.headers["Authorization"] != "Bearer t":
             return 401, {}
         words = tuple(map(unquote, path.removeprefix("/api/v2/dags/").split("/")))
-        return (200, {"state": self.states[words]}) if words in self.states else (404, {"detail": "not found"})
+        return (
+            (200, {"state": self.states[words]}) if words in self.states else (404, {"detail": "not found"})
+        )
 
 
 @pytest.fixture

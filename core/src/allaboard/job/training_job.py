@@ -26,8 +26,8 @@ HangWord = Literal["tell", "restart", "fail"]
 AskWord = Literal["exec", "file"]
 OrphanWord = Literal["stop", "finish"]
 ORPHAN_AFTER_MIN, ORPHAN_AFTER_MAX = 60.0, 86_400.0
-"""Seconds. A client that lives is seen three times in the shortest; the Lease of one that died is kept for the
-longest.
+"""Seconds. A client that lives is seen three times in the shortest; the Lease of one that died is kept for
+the longest.
 """
 CleanWord = Literal["none", "running", "all"]
 FitWord = Literal["shrink", "strict"]
