@@ -197,7 +197,9 @@ def test_only_the_platform_may_patch_workloads() -> None:
     assert [role for role in rbac.ROLES if patches in rbac.wanted_accesses(role)] == ["boost"]
 
 
-BROUGHT = {"podgroups", "workloads", "compositepodgroups", "resourceclaimtemplates", "secrets"}
+BROUGHT = {
+    "podgroups", "workloads", "compositepodgroups", "resourceclaimtemplates", "trainingruntimes", "secrets",
+}  # fmt: skip
 """What a job brings, and what goes with it: what a dead start left of it is for whoever may remove it."""
 
 

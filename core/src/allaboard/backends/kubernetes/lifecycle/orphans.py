@@ -273,8 +273,8 @@ def _patience(record: RunRecord) -> tuple[float, bool]:
 
 def _mark(kind: str, stored: Stored) -> str:
     record, owner = stored.record, stored.record.owner
-    words = (kind, record.uid, owner.id, owner.phase, owner.kind, stored.lease, f"{stored.followed}")
-    return key_hash("\0".join(words))
+    parts = (kind, record.uid, owner.id, owner.phase, owner.kind, stored.lease, f"{stored.followed}")
+    return key_hash("\0".join(parts))
 
 
 def _left(picture: Picture, orphan: Waiting, run: str, patience: float) -> float:
