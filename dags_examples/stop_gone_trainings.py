@@ -1,12 +1,13 @@
 """Which trainings on the cluster belong to no task any more?
 
-A training on a cluster outlives its worker, so that the next try finds it again. Where a DAG run was deleted, or
-a task is over without having stopped its training, no next try comes. Every ten minutes this DAG lists the
-trainings of a namespace, asks Airflow's REST API for the task of each, and stops those whose task is gone.
+A training on a cluster outlives its worker, so that the next try finds it again. Where a DAG run was
+deleted, or a task is over without having stopped its training, no next try comes. Every ten minutes this DAG
+lists the trainings of a namespace, asks Airflow's REST API for the task of each, and stops those whose task
+is gone.
 
-It needs a connection `airflow_rest`: its host is the address of Airflow's API server
-(`https://airflow.lab`), its login and password are those of a user who may read DAG runs. Whatever the API does
-not answer is not gone: then the task fails, and stops nothing.
+It needs a connection `airflow_rest`: its host is the address of Airflow's API server (`https://airflow.lab`),
+its login and password are those of a user who may read DAG runs. Whatever the API does not answer is not
+gone: then the task fails, and stops nothing more.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Rest:
         self._token = str(self._ask("/auth/token", body)["access_token"])
 
     def state(self, *path: str) -> str | None:
-        """The state of a DAG run or a task instance; ``none`` of one that has no state yet, None where there is
-        no such thing. Raises urllib's errors: no answer is no proof.
+        """The state of a DAG run or a task instance; ``none`` of one that has no state yet, None where there
+        is no such thing. Raises urllib's errors: no answer is no proof.
         """
         try:
             return self._ask("/api/v2/" + "/".join(quote(word, safe="") for word in path))["state"] or "none"
@@ -56,8 +57,8 @@ class Rest:
 
 
 def reason_to_stop(dag_run: str | None, task_instance: str | None) -> str | None:
-    """Why a training is gone, by the states of its DAG run and its task instance; None: it is not. A task that is
-    to be tried again, or that a person has cleared, takes its training up itself.
+    """Why a training is gone, by the states of its DAG run and its task instance; None: it is not. A task
+    that is to be tried again, or that a person has cleared, takes its training up itself.
     """
     if dag_run is None:
         return "its DAG run was deleted"
@@ -75,7 +76,7 @@ def stop_gone(backend: Any, rest: Rest, instance: str) -> dict[str, str]:
     from allaboard_provider.identity import task_of
 
     stopped = {}
-    # The owner is read before Airflow is asked: a try that begins meanwhile is another owner, and keeps the run.
+    # The owner is read before Airflow is asked: a try that begins meanwhile is another, and keeps the run.
     for seen in backend.list():
         of = task_of(seen.key)
         if of is None or of.instance != instance or state_of(seen).is_final or seen.stop is not None:
@@ -84,7 +85,8 @@ def stop_gone(backend: Any, rest: Rest, instance: str) -> dict[str, str]:
             continue
         dag_run = ("dags", of.dag_id, "dagRuns", of.run_id)
         mapped = [str(of.map_index)] if of.map_index >= 0 else []
-        reason = reason_to_stop(rest.state(*dag_run), rest.state(*dag_run, "taskInstances", of.task_id, *mapped))
+        of_task = rest.state(*dag_run, "taskInstances", of.task_id, *mapped)
+        reason = reason_to_stop(rest.state(*dag_run), of_task)
         if reason is None:
             continue
         answer = backend.stop(handle_of(seen), seen.owner, "stop_gone_trainings", reason)
@@ -116,7 +118,9 @@ with DAG(
         own = context["dag_run"]
         if rest.state("dags", own.dag_id, "dagRuns", own.run_id) is None:
             # Another Airflow, or a proxy that finds nothing: there every DAG run would seem to be gone.
-            raise RuntimeError(f"{place.host} does not know this DAG run: is that the API server of this Airflow?")
+            raise RuntimeError(
+                f"{place.host} does not know this DAG run: is that the API server of this Airflow?"
+            )
         return stop_gone(AllaboardHook(CLUSTER).get_conn(), rest, instance(context))
 
     stop_trainings()

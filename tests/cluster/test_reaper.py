@@ -4,6 +4,7 @@ another client takes up in time goes on.
 
 from __future__ import annotations
 
+import json
 import random
 import secrets
 import signal
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from allaboard.backends.kubernetes.discovery import rbac
 from allaboard.backends.kubernetes.lifecycle import reaper, waiting
 from allaboard.render import labels
 from tests.cluster.api import until
@@ -75,8 +77,6 @@ class Lab:
 
     def client(self, key: str, owner: str) -> subprocess.Popen[Any]:
         """A process that starts or takes up the run of this key, and follows it, as a task does."""
-        import json
-
         pod = {
             "nodeSelector": {OWN: self.node},
             "tolerations": [{"key": OWN, "operator": "Exists"}],
@@ -100,16 +100,15 @@ class Lab:
         return self._started([sys.executable, "-m", "allaboard", *words], environ)
 
     def _started(self, words: list[str], environ: Any) -> subprocess.Popen[Any]:
-        process = subprocess.Popen(
-            words, env=dict(environ), cwd=self.ab.folder, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=(self.ab.folder / f"{secrets.token_hex(4)}.err").open("wb"),
-        )  # fmt: skip
+        with (self.ab.folder / f"{secrets.token_hex(4)}.err").open("wb") as errors:
+            process = subprocess.Popen(
+                words, env=dict(environ), cwd=self.ab.folder, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=errors,
+            )  # fmt: skip
         self.processes.append(process)
         return process
 
     def records(self) -> list[dict[str, Any]]:
-        import json
-
         maps = self.plane.api.list("v1", "ConfigMap", self.namespace)
         return [json.loads(m["data"]["record"]) for m in maps if "record" in m.get("data", {})]
 
@@ -126,8 +125,6 @@ class Lab:
 
 
 def _reapers_manifest(namespace: str) -> str:
-    from allaboard.backends.kubernetes.discovery import rbac
-
     return rbac.manifest("reaper", namespace)
 
 

@@ -1,5 +1,5 @@
-"""The example DAG that stops trainings whose tasks are gone, against a REST API that tests write and a cluster in
-memory.
+"""The example DAG that stops trainings whose tasks are gone, against a REST API that tests write and a
+cluster in memory.
 """
 
 from __future__ import annotations

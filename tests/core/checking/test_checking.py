@@ -98,7 +98,11 @@ def test_every_field_of_the_vocabulary_is_understood() -> None:
         ({"command": ["python", None]}, "command[1]", "expected text"),
         ({"policy": {"hang": {"after": "0s"}}}, "policy.hang.after", "0 is no time to make progress in"),
         ({"policy": {"hang": {"after": "soon"}}}, "policy.hang.after", "known: auto or off"),
-        ({"policy": {"orphan": {"after": "59s"}}}, "policy.orphan.after", "'59s' is out of range; give 1m to 1d"),
+        (
+            {"policy": {"orphan": {"after": "59s"}}},
+            "policy.orphan.after",
+            "'59s' is out of range; give 1m to 1d",
+        ),
         ({"policy": {"orphan": {"after": "25h"}}}, "policy.orphan.after", "give 1m to 1d"),
         ({"policy": {"orphan": {"after": "soon"}}}, "policy.orphan.after", "is not a duration"),
         ({"policy": {"orphan": {"then": "delete"}}}, "policy.orphan.then", "stop"),

@@ -259,7 +259,9 @@ def test_checkpoints_on_a_volume_of_members_are_not_said_to_be_none(desk: Desk) 
 
 def test_a_reaper_goes_on_whatever_the_cluster_does_until_it_is_told_to_end(desk: Desk) -> None:
     client = desk.cluster.backend()
-    plan = Plan(require_valid(json.loads(Path(desk.job(policy={"orphan": {"after": "1m"}})).read_text())), "k")
+    plan = Plan(
+        require_valid(json.loads(Path(desk.job(policy={"orphan": {"after": "1m"}})).read_text())), "k"
+    )
     desk.cluster.operator.trains_for = None
     run = client.launch(plan, Owner("a task", kind="orchestrated")).run
     client.keeper.died()  # type: ignore[attr-defined]
@@ -278,7 +280,8 @@ def test_a_reaper_goes_on_whatever_the_cluster_does_until_it_is_told_to_end(desk
     desk.on_request = away
     assert watch_orphans(Place(backend="kubernetes"), False, pause) == 0
     said = desk.capsys.readouterr()
-    assert [line.partition(":")[0] for line in said.out.splitlines()] == [f"run allaboard-{run}"]
+    acts = [line.partition(":")[0] for line in said.out.splitlines()]
+    assert acts == [f"run allaboard-{run}", f"end allaboard-{run}"]
     assert "stopped (a task no longer follows it" in said.out
     assert said.err.count("trying again soon: the API server is away") == 1 and {*slept} == {20.0}
 

@@ -1,4 +1,4 @@
-"""``allaboard list --orphans``, ``allaboard stop --orphans`` and ``allaboard stop --orphans --watch``: runs and
+"""``allaboard list --orphans``, ``allaboard stop --orphans``, and with ``--watch`` the reaper: runs and
 objects on a cluster whose clients died.
 """
 

@@ -22,8 +22,8 @@ CODE_LIMIT = 2**20
 PACKED = "store://code"
 """Place of packed folders, unless the job names another one."""
 ORPHAN_AFTER_MIN, ORPHAN_AFTER_MAX = 60.0, 86_400.0
-"""Seconds. A client that lives is seen three times in the shortest; the Lease of one that died is kept for the
-longest.
+"""Seconds. A client that lives is seen three times in the shortest; the Lease of one that died is kept for
+the longest.
 """
 UNLIMITED = 2**31 - 1
 """Number of ``unlimited`` restarts in a layout: the most that Kubernetes counts (int32)."""

@@ -43,8 +43,8 @@ whether its webhook answers.
 @click.option(
     "--reaper",
     is_flag=True,
-    help="Print only what ends runs in a namespace whose clients do not come back: an account, its Role and a "
-    "Deployment of `allaboard stop --orphans --watch`; no cluster is contacted.",
+    help="Print only what ends runs in a namespace whose clients do not come back: an account, its Role and "
+    "a Deployment of `allaboard stop --orphans --watch`; no cluster is contacted.",
 )
 @click.option(
     "--facts",

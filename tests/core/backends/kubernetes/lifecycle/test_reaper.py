@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -24,7 +25,14 @@ from allaboard.runs.observation import Owner, State
 from allaboard.runs.status import state_of
 from allaboard.testing.cluster import Died, FakeApi, FakeCluster
 from allaboard.testing.objects import PYTORCHJOBS
-from tests.core.backends.kubernetes.test_backend import ME, a_plan, record, running, state
+from tests.core.backends.kubernetes.test_backend import (
+    ME,
+    a_plan,
+    a_plan_with_code,
+    record,
+    running,
+    state,
+)
 
 TASK = Owner("a task", kind="orchestrated")
 NEXT = Owner("its next try", kind="orchestrated")
@@ -198,6 +206,32 @@ def test_a_run_that_may_finish_is_let_and_its_end_is_written_down(cluster: FakeC
     assert record(cluster, run).outcome.state == "succeeded"
 
 
+@pytest.mark.parametrize("owner", [TASK, ME], ids=["task", "command line"])
+def test_a_client_killed_at_any_request_of_its_start_leaves_nothing_beyond_the_bound(
+    owner: Owner, tmp_path: Path
+) -> None:
+    """Members that wait for what nobody made hold their GPUs, too."""
+    plan = a_plan_with_code(tmp_path, policy={"orphan": {"after": "2m", "then": "stop"}})
+    for n in range(1, 9):
+        cluster = FakeCluster()
+        client = cluster.backend({n: "die-after"})
+        with suppress(Died):
+            client.launch(plan, owner)
+        dies(client)
+        looks(cluster, LEASE + 120 + 2 * LOOK)
+        cluster.tick(60)
+        assert (cluster.all(PODS), cluster.all(PYTORCHJOBS)) == ([], []), n
+
+
+def test_a_start_that_takes_long_is_left_to_its_client(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    plan = a_plan_with_code(tmp_path, policy={"orphan": {"after": "1m"}})
+    with suppress(Died):
+        cluster.backend({4: "die-after"}).launch(plan, TASK)
+    assert looks(cluster, 500) == [], "its Lease is renewed"
+    assert looks(cluster, 200) == [plan.run]
+
+
 def test_a_stop_that_nobody_carried_out_is_carried_out(cluster: FakeCluster) -> None:
     client = cluster.backend()
     handle = client.launch(a_plan(), ME)
@@ -246,7 +280,7 @@ def test_while_all_clients_live_a_look_is_three_requests(cluster: FakeCluster) -
 
 
 def test_a_list_tells_what_the_reaper_has_counted(cluster: FakeCluster) -> None:
-    _, run = orphaned(cluster, a_policy("10m"))
+    orphaned(cluster, a_policy("10m"))
     looks(cluster, LEASE + 300)
     away(cluster, 7200)
     [orphan] = cluster.backend().orphans()
@@ -334,31 +368,33 @@ def test_whoever_takes_a_run_up_between_any_two_requests_keeps_it(way: str) -> N
     for n in range(1, 20):
         cluster = FakeCluster()
         run = due(cluster, a_policy("2m"))
-        sent = 0
-
-        def turn(verb: str, kind: str, n: int = n, cluster: FakeCluster = cluster) -> None:
-            nonlocal sent
-            sent += 1
-            if sent == n and record_of(cluster).stop is None and (way, verb) != ("comes back", "replace"):
-                if way == "adopts":
-                    cluster.backend().launch(a_policy("2m"), NEXT)
-                else:
-                    [lease] = [le for le in cluster.all(LEASES) if le["metadata"]["name"] != waiting.LEASE]
-                    held = {"spec": {"renewTime": stamp(cluster.now)}}
-                    cluster.patch(LEASES, lease["metadata"]["name"], held, "default")
-                taken.append(n)
-
-        def record_of(cluster: FakeCluster, run: str = run) -> Any:
-            return record(cluster, run)
-
-        taken: list[int] = []
-        reaper.look(cast(Any, Turned(cluster, turn)), "a reaper")
-        if taken:
+        if is_taken_up(cluster, run, n, way):
             assert record(cluster, run).stop is None, f"taken up before request {n}"
             kept += 1
         elif record(cluster, run).stop is not None:
             stopped += 1
     assert kept >= 7 and stopped >= 5
+
+
+def is_taken_up(cluster: FakeCluster, run: str, n: int, way: str) -> bool:
+    """Look, while somebody takes up the run before request ``n``, if it is not stopped by then."""
+    asked: list[str] = []
+    taken = False
+
+    def turn(verb: str, kind: str) -> None:
+        nonlocal taken
+        asked.append(verb)
+        if len(asked) == n and record(cluster, run).stop is None and (way, verb) != ("comes back", "replace"):
+            taken = True
+            if way == "adopts":
+                cluster.backend().launch(a_policy("2m"), NEXT)
+            else:
+                [lease] = [le for le in cluster.all(LEASES) if le["metadata"]["name"] != waiting.LEASE]
+                held = {"spec": {"renewTime": stamp(cluster.now)}}
+                cluster.patch(LEASES, lease["metadata"]["name"], held, "default")
+
+    reaper.look(cast(Any, Turned(cluster, turn)), "a reaper")
+    return taken
 
 
 def stamp(now: float) -> str:
@@ -385,8 +421,8 @@ def test_killed_at_any_request_it_leaves_nothing_that_the_next_look_does_not_fin
 
 @dataclass
 class Training:
-    """A run of a random schedule. ``client``: who follows it; ``away``: since when nobody does, None: somebody
-    does; ``clean``: since when time counts.
+    """A run of a random schedule. ``client``: who follows it; ``away``: since when nobody does, None:
+    somebody does; ``clean``: since when time counts.
     """
 
     plan: Plan
@@ -424,7 +460,7 @@ class World:
         if lease is not None:
             seen = waiting.leases.seen_at(lease)
             if seen > self.looked:
-                if seen - self.looked > GAP:
+                if seen - self.looked > GAP - 1:
                     self.begin_anew(seen)
                 self.looked = seen
         for training in self.trainings:

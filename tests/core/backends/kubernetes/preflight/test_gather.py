@@ -103,7 +103,8 @@ def test_a_job_that_can_run_passes_every_check() -> None:
     found = Cluster().checks(gang={"scheduler": "coscheduling"})
     assert [c for c in found if c.ok is False] == []
     assert {c.id for c in found if c.ok} == {
-        "namespace", "kinds", "operator", "rbac", "service_account", "nodes", "quota", "limit_range",
+        "namespace", "kinds", "operator", "rbac", "orphans", "service_account",
+            "nodes", "quota", "limit_range",
         "pod_security", "names", "dry_run", "disruption_budget",
     }  # fmt: skip
     assert [c.id for c in found if c.ok is None] == ["gang"], "only its first gang shows that it acts"
@@ -969,9 +970,17 @@ def test_a_name_that_leaves_no_room_for_a_service() -> None:
     ("given", "ok", "words"),
     [
         ({}, True, "a reaper ends runs here"),
-        ({"objects": {"leases.coordination.k8s.io": []}}, False, "no reaper runs in namespace research; without"),
+        (
+            {"objects": {"leases.coordination.k8s.io": []}},
+            False,
+            "no reaper runs in namespace research; without",
+        ),
         ({"objects": {"leases.coordination.k8s.io": [stale(REAPER)]}}, False, "no reaper runs in namespace"),
-        ({"denied": [("list", "leases")]}, None, "it is not known whether a reaper runs in namespace research"),
+        (
+            {"denied": [("list", "leases")]},
+            None,
+            "it is not known whether a reaper runs in namespace research",
+        ),
     ],
     ids=["there", "none", "died", "hidden"],
 )

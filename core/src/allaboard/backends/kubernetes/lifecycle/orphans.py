@@ -83,9 +83,9 @@ SAFE: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """``since``: when its client was last heard of; ``left``: seconds until it may be tidied up, None: its job
-    says that it goes on to its end; ``patience``: those in all. ``name``: of the object; ``mark``: changed by
-    whoever takes up the run.
+    """``since``: when its client was last heard of; ``left``: seconds until it may be tidied up, None: its
+    job says that it goes on to its end; ``patience``: those in all. ``name``: of the object; ``mark``:
+    changed by whoever takes up the run.
     """
 
     kind: str
@@ -237,26 +237,28 @@ def orphans_of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orp
     if record.outcome is not None:
         return
     observation = observation_of(objects)
+    patience, stays = _patience(record)
+    last = None if record.owner.kind == "detached" else last_seen(stored, picture.leases, now)
+    # Of a start that takes long it is not known whether it stands still, unless its client is gone.
+    starting = SAFE["start"] if last is None else min(SAFE["start"], patience)
+    begun = stored.followed if last is None else max(last, stored.followed or 0.0)
     if record.stop is not None and objects.job is not None and not objects.ending and not _is_over(objects):
         reason = f"{record.stop.by} stopped it ({record.stop.reason}), but its job is not ended"
         # Who has stopped it may be about to end the job. A reaper was killed at that: the next one goes on.
         yield orphan("stop", reason, record.stop.at, 0.0 if record.stop.by == REAPER else SAFE["stop"])
     elif not objects.was_created and record.stop is None:
         reason = f"{record.owner.id} began to start it, but its job is not created"
-        yield orphan("start", reason, stored.followed, SAFE["start"])
+        yield orphan("start", reason, begun, starting)
     elif record.stop is None and _lacks_mounted(objects, picture):
         reason = f"{record.owner.id} began to start it, but what its members mount is not created"
-        yield orphan("run", reason, stored.followed, SAFE["start"])
+        yield orphan("run", reason, begun, starting)
     elif state_of(observation).is_final:
         yield orphan(
             "end", f"it {state_of(observation)}, but that is not recorded", observation.finished, 0.0
         )
-    elif record.owner.kind != "detached":
-        last = last_seen(stored, picture.leases, now)
-        if last is not None:
-            patience, stays = _patience(record)
-            reason = f"{record.owner.id} no longer follows it; last seen {show_seconds(now - last)} ago"
-            yield orphan("run", reason, last, patience, stays)
+    elif last is not None:
+        reason = f"{record.owner.id} no longer follows it; last seen {show_seconds(now - last)} ago"
+        yield orphan("run", reason, last, patience, stays)
 
 
 def _patience(record: RunRecord) -> tuple[float, bool]:
@@ -271,8 +273,8 @@ def _patience(record: RunRecord) -> tuple[float, bool]:
 
 def _mark(kind: str, stored: Stored) -> str:
     record, owner = stored.record, stored.record.owner
-    words = (kind, record.uid, owner.id, owner.phase, owner.kind, stored.lease, f"{stored.followed}")
-    return key_hash("\0".join(words))
+    parts = (kind, record.uid, owner.id, owner.phase, owner.kind, stored.lease, f"{stored.followed}")
+    return key_hash("\0".join(parts))
 
 
 def _left(picture: Picture, orphan: Waiting, run: str, patience: float) -> float:
@@ -386,9 +388,11 @@ def _with_record(api: Api, orphan: Orphan, stored: Stored, by: str) -> str | Non
     if orphan.kind == "start":
         if objects.was_created:
             return None
-        ended = stop.record_end(api, objects, State.LOST)
-        if ended is not None and ended.record.outcome is not None:
-            stop.remove_extras(api, ended)
+        try:  # as it was read: another client may take up the start in this moment
+            lost = records.swap(api, now, record=record.ended(State.LOST, objects.now))
+        except (Conflict, Missing):
+            return None
+        stop.remove_extras(api, lost)
         return "it counts as lost; launch it again under its key"
     if orphan.kind == "end":
         state = state_of(observation_of(objects))
@@ -397,7 +401,8 @@ def _with_record(api: Api, orphan: Orphan, stored: Stored, by: str) -> str | Non
         stop.record_end(api, objects, state)
         return f"written down: it {state}"
     # A client that stood still for as long may have come back, and has written no record for it.
-    if record.object_uid is not None and last_seen(now, leases.read_leases(api, now.lease), objects.now) is None:
+    held = leases.read_leases(api, now.lease)
+    if record.object_uid is not None and last_seen(now, held, objects.now) is None:
         return None
     return None if stop.stop_as_seen(api, objects, by, orphan.reason) is None else "stopped"
 

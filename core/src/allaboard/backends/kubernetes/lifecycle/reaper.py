@@ -65,7 +65,8 @@ def look(api: Api, holder: str) -> Look:
     notes: list[str] = []
     gap = None if lease is None else now - leases.seen_at(lease)
     if gap is not None and abs(gap) > waiting.GAP:
-        notes.append(f"the last look was {show_seconds(abs(gap))} ago: each client gets its whole patience again")
+        ago = show_seconds(abs(gap))
+        notes.append(f"the last look was {ago} ago: each client gets its whole patience again")
     seen = [*_orphans(api, stored, held, now, notes)]
     known = waiting.count(waiting.read(lease), [(o.run, o.mark, o.since or 0.0) for o in seen], gap)
     if not _written(api, lease, waiting.lease_body(holder, now, known, lease)):

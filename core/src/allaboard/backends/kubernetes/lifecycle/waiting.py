@@ -23,7 +23,7 @@ from allaboard.text.untrusted import Limits, parse_json
 LEASE = "allaboard-reaper"
 """The Lease that a reaper renews with each look: it shows that one is at work in its namespace."""
 COUNTED = labels.PREFIX + "counted"
-"""Annotation of that Lease: what is waited for."""
+"""Annotation of that Lease: the orphans that are waited for."""
 GAP = float(leases.SECONDS)
 """Seconds between two looks from which on nothing is counted."""
 MOST = 2000
@@ -45,7 +45,7 @@ class Waiting:
 def count(
     before: Mapping[str, Waiting], seen: Iterable[tuple[str, str, float]], gap: float | None
 ) -> dict[str, Waiting]:
-    """What is waited for after a look, by run. ``seen``: run, mark and ``since`` of each orphan of this look;
+    """The orphans that are waited for after a look, by run. ``seen``: run, mark and ``since`` of each orphan of this look;
     ``gap``: seconds since the look before, None: there was none.
     """
     after = {}
@@ -63,7 +63,7 @@ def count(
 
 
 def read(lease: Json | None) -> dict[str, Waiting]:
-    """What the reaper's Lease says; nothing in the place of what cannot be read."""
+    """The content of the reaper's Lease; nothing in the place of what cannot be read."""
     try:
         written = parse_json(labels.annotation_of(lease or {}, COUNTED) or "{}", _LIMITS, spelling=False)
         return {str(run): _waiting(entry) for run, entry in written.items()}

@@ -280,12 +280,12 @@ def rbac(facts: Facts) -> Iterator[Check]:
 
 
 def orphans(facts: Facts) -> Iterator[Check]:
-    """Whether anybody ends the run when its clients do not come back."""
+    """Somebody ends the run when its clients do not come back."""
     yield reaper(facts.reaper, facts.where)
 
 
 def reaper(at_work: bool | None, namespace: str) -> Check:
-    """What it means for a run whether a reaper looks after its namespace; None: that is not known."""
+    """The check whether a reaper looks after a namespace. ``at_work``: None: that is not known."""
     if at_work:
         return _is_well("orphans", "a reaper ends runs here whose clients do not come back")
     there = "no reaper runs" if at_work is False else "it is not known whether a reaper runs"

@@ -1,6 +1,6 @@
 """The Roles that a cluster gives to those who submit, to those who look, to `boost` and to the reaper, as the
-YAML of this folder; the kinds of jobs in it are those of the engines. Preflight asks the API server for the same rights,
-read out of the same text.
+YAML of this folder; the kinds of jobs in it are those of the engines. Preflight asks the API server for the
+same rights, read out of the same text.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def text(role: str) -> str:
         )
         verbs = "get, list, create, patch, delete" if "create" in match[0] else "list"
         reads = "list" in match[0]  # the reaper does without: what a job brings goes with the job
-        others = (kind for kind in extra_kinds() if reads and kind != SECRETS)  # these have a Role of their own
+        # Secrets have a Role of their own.
+        others = (kind for kind in extra_kinds() if reads and kind != SECRETS)
         extras = (_RULE.format(group=kind.group, kind=kind.plural, verbs=verbs) for kind in others)
         return "".join((*jobs, *extras))
 
