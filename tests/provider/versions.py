@@ -28,19 +28,22 @@ FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """``airflow``: the versions of it that are allowed, of which the newest is taken; ``options``: of uv."""
+    """``airflow``: the versions of it that are allowed, of which the newest is taken; ``options``: of uv;
+    ``bounds``: of packages whose newest release this Airflow does not start with.
+    """
 
     airflow: str
     python: str = "3.11"
     options: tuple[str, ...] = ()
+    bounds: tuple[str, ...] = ()
 
 
 ENVIRONMENTS = {
     "3.1": Environment(">=3.1,<3.2"),
-    "3.2": Environment(">=3.2,<3.3"),
+    "3.2": Environment(">=3.2,<3.3", bounds=("fastapi<0.137", "cadwyn<8")),
     "3.3": Environment(">=3.3,<3.4"),
     "3.4": Environment(">=3.4.0a1,<3.5", options=("--prerelease", "allow")),
-    "lowest": Environment("", options=("--resolution", "lowest-direct")),
+    "lowest": Environment("", options=("--resolution", "lowest-direct"), bounds=("structlog<25.5",)),
     "newest": Environment("", python="3.13"),
 }
 
@@ -69,6 +72,7 @@ def made(name: str) -> Path:
     _run(
         uv, "pip", "install", "--quiet", *wanted.options, "--python", str(python),
         *(word for path in ours for word in ("-e", path)), f"apache-airflow{wanted.airflow}",
+        *wanted.bounds,
     )  # fmt: skip
     # Tools, whose own floors say nothing about ours.
     _run(uv, "pip", "install", "--quiet", "--python", str(python), *BESIDE)
