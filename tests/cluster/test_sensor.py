@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from allaboard import grid
 from allaboard.backends.base import Handle, Plan
 from allaboard.backends.kubernetes.backend import KubernetesBackend
 from allaboard.backends.kubernetes.client.loader import Access
@@ -179,7 +180,57 @@ def test_one_that_is_deleted_fails_the_sensor(
         waits().execute_complete(context(), event)
 
 
-# --- runs of ours, which are not there yet
+# --- runs of ours, through a proxy that counts
+
+
+def connect(proxy: FaultProxy, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = {"backend": "kubernetes", "kubernetes_conn_id": "lab", "namespace": namespace}
+    reached = {"kube_config": proxy.kubeconfig.read_text()}
+    for conn_id, kind, extra in (("PLACE", "allaboard", place), ("LAB", "kubernetes", reached)):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", json.dumps({"conn_type": kind, "extra": extra}))
+
+
+def test_the_tasks_of_a_sweep_share_one_watch(
+    cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The triggers of twenty mapped tasks, in one triggerer."""
+    from allaboard_provider.triggers.train import TrainingJobTrigger
+
+    backend = KubernetesBackend(Access(str(cluster.kubeconfig), namespace=namespace).api())
+    job = {"name": "swept", "image": "alpine", "command": ["true"], "engine": "pytorchjob"}
+    owners, triggers = [], []
+    for n, point in enumerate(grid(job, {"environment.LR": range(20)})):
+        owner = Owner(f"try-{n}", "deferred", "orchestrated")
+        handle = backend.launch(Plan(require_valid(point.as_mapping()), f"key-{n}"), owner)
+        owners.append((handle, owner))
+        triggers.append(
+            TrainingJobTrigger(
+                handle.run, handle.uid, owner.id, backend="kubernetes", connection="place", get_logs=False
+            )
+        )
+
+    async def follow(counts: Callable[[], Counter[str]]) -> Counter[str]:
+        runs = [asyncio.create_task(anext(trigger.run())) for trigger in triggers]
+        while counts()["watch pods"] < 1 or counts()["get pytorchjobs"] < 20:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(5)
+        seen = Counter(counts())
+        for run in runs:
+            run.cancel()
+        await asyncio.gather(*runs, return_exceptions=True)
+        return seen
+
+    try:
+        with FaultProxy(cluster.kubeconfig_for_role(namespace, "submitter"), tls=False) as proxy:
+            connect(proxy, namespace, monkeypatch)
+            seen = asyncio.run(follow(lambda: proxy.counts.requests))
+    finally:
+        for handle, owner in owners:
+            backend.stop(handle, owner, "tests", "that will do", kill=True)
+    assert {words: count for words, count in seen.items() if words.startswith("watch")} == {
+        "watch pytorchjobs": 1,
+        "watch pods": 1,
+    }
 
 
 def test_sensors_of_runs_that_are_not_there_cost_one_list_and_one_watch(
@@ -218,11 +269,7 @@ def test_sensors_of_runs_that_are_not_there_cost_one_list_and_one_watch(
         return event.payload, quiet, loud
 
     with FaultProxy(cluster.kubeconfig_for_role(namespace, "viewer"), tls=False) as proxy:
-        place = {"backend": "kubernetes", "kubernetes_conn_id": "lab", "namespace": namespace}
-        reached = {"kube_config": proxy.kubeconfig.read_text()}
-        for conn_id, kind, extra in (("PLACE", "allaboard", place), ("LAB", "kubernetes", reached)):
-            connection = json.dumps({"conn_type": kind, "extra": extra})
-            monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id}", connection)
+        connect(proxy, namespace, monkeypatch)
         event, quiet, loud = asyncio.run(follow(lambda: proxy.counts.requests))
     assert event["status"] == "there"
     assert dict(quiet) == {"list configmaps": 1, "watch configmaps": 1}
