@@ -118,7 +118,8 @@ BREAKS = {
 def first_cause(ab: Terminal, script: str) -> dict[str, Any]:
     """The first diagnosis of a gang of three that runs this script."""
     pytest.importorskip("torch")
-    said = ab("run", ab.job(script, workers=3, policy={"restart": "never", "deadline": "3m"}))
+    policy = {"restart": "never", "attempts": 1, "deadline": "3m"}
+    said = ab("run", ab.job(script, workers=3, policy=policy))
     assert said.code == 1, said.text
     found: dict[str, Any] = ab("doctor", "digits", "--json").json["diagnoses"][0]
     assert found["summary"] in said.err, "the command line says the same"
