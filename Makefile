@@ -146,8 +146,7 @@ define locked
 echo "making .venv/$(1) from tests/requirements-$(1).lock (the first time it downloads: some minutes)"; \
 test -x .venv/$(1)/bin/python || $(UV) venv --quiet --clear --python .venv/uv/bin/python .venv/$(1) && \
 $(UV) pip sync $(QUIET) --python .venv/$(1)/bin/python --compile-bytecode \
-  --only-binary :all: --no-binary kfp-server-api --no-binary deepspeed tests/requirements-$(1).lock && \
-cp tests/collect-rarely.pth .venv/$(1)/lib/python3*/site-packages/
+  --only-binary :all: --no-binary kfp-server-api --no-binary deepspeed tests/requirements-$(1).lock
 endef
 
 # $(1) environment, $(2) our distributions: editable, built by the hatchling of the lock, without a network
@@ -177,7 +176,7 @@ lock = $(UV) pip compile $(QUIET) --universal --python-version 3.11 --no-annotat
 	@.venv/uv/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: uv==$(UV_VERSION)
 	@touch $@
 
-.venv/%/.locked: .venv/uv/$(UV_VERSION) tests/requirements-%.lock tests/collect-rarely.pth
+.venv/%/.locked: .venv/uv/$(UV_VERSION) tests/requirements-%.lock
 	@$(call locked,$*)
 	@touch $@
 
