@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 class Watching(BaseSensorOperator):
-    """The base of sensors. ``timeout`` and ``execution_timeout`` count from the start of the try in every mode,
-    time in the triggerer and between rescheduled looks included. ``timeout`` fails for good and
+    """The base of sensors. ``timeout`` and ``execution_timeout`` count from the start of the try in every
+    mode, time in the triggerer and between rescheduled looks included. ``timeout`` fails for good and
     ``execution_timeout`` may be tried again, as Airflow has it; ``mode`` is for a sensor that does not defer.
 
     :param allaboard_conn_id: the connection that names the place of runs and the store; the default one need
