@@ -73,9 +73,9 @@ class PickBestOperator(LeafByLeaf, BaseOperator):
         if choice.best is None:
             raise self._error(choice.reason)
         self.log.info("%s", choice.reason)
-        told = choice.to_dict()
-        told["standings"] = told["standings"][:LISTED]
-        sweep = {"metric": self.metric, "mode": self.mode, "failed": len(failed), **told}
+        chosen = choice.to_dict()
+        chosen["standings"] = chosen["standings"][:LISTED]
+        sweep = {"metric": self.metric, "mode": self.mode, "failed": len(failed), **chosen}
         return {**results[choice.best], "sweep": sweep}
 
     def _failed(self, context: Any) -> list[Candidate]:
