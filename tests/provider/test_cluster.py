@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -230,6 +231,22 @@ def test_what_nobody_may_overlook_is_a_warning_in_the_task_log(
     with log_lines(monkeypatch, TrainingJobOperator, "warning") as warnings:
         an_operator(deferrable=False).execute(a_context())
     assert "members start one by one" in warnings
+
+
+def test_the_task_log_says_that_nobody_ends_a_run_whose_last_try_dies(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.operator.trains_for = 20
+    opened = partial(cluster.backend, ask_first=True)
+    monkeypatch.setattr(AllaboardHook, "on_cluster", lambda hook, pause=None: opened())
+    with log_lines(monkeypatch, TrainingJobOperator) as lines:
+        an_operator(deferrable=False, job={**JOB, "image": "lab/train:1"}).execute(a_context())
+    [line] = [line for line in lines if "reaper" in line]
+    assert line.startswith("no reaper runs in namespace default; without one nobody ends a run whose last")
+    cluster.backend().reap()
+    with log_lines(monkeypatch, TrainingJobOperator) as lines:
+        an_operator(deferrable=False, job={**JOB, "image": "lab/train:1"}).execute(a_context())
+    assert [line for line in lines if "reaper" in line] == []
 
 
 def test_a_deferrable_task_leaves_its_run_to_the_triggerer_and_takes_it_back(cluster: FakeCluster) -> None:

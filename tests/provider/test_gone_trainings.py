@@ -27,13 +27,17 @@ from allaboard.testing.cluster import FakeCluster
 TASK = Owner("try 1", kind="orchestrated")
 
 
-@pytest.fixture(scope="module")
-def example(examples: Path) -> Any:
+def load(examples: Path) -> Any:
     spec = importlib.util.spec_from_file_location("stop_gone", examples / "stop_gone_trainings.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def example(examples: Path) -> Any:
+    return load(examples)
 
 
 class FakeRest:
@@ -162,3 +166,44 @@ def test_a_try_that_begins_while_airflow_is_asked_keeps_its_training(example: An
     rest.turn = lambda: (train(cluster, "failed", owner=Owner("try 2", kind="orchestrated")), None)[1]
     assert example.stop_gone(cluster.backend(), example.Rest(rest.url), "lab") == {}
     assert state_of(cluster.backend().observe(run)) is State.RUNNING
+
+
+# In a real Airflow. Its runs are on this machine: what is stopped where is the hook's.
+
+
+@pytest.mark.airflow_live
+@pytest.mark.timeout(900)
+def test_the_dag_stops_what_a_real_airflow_does_not_know(
+    tmp_path_factory: pytest.TempPathFactory, examples: Path
+) -> None:
+    from tests.provider.live import Live, until
+
+    live = Live(tmp_path_factory.mktemp("live"), examples, AIRFLOW__ALLABOARD__INSTANCE="lab")
+    live.airflow.environ["AIRFLOW_CONN_AIRFLOW_REST"] = json.dumps(
+        {"conn_type": "http", "host": live.airflow.url}
+    )
+    try:
+        live.airflow.start()
+        live.airflow.wait_until_ready(400)
+        known = live.start("retrain_digits")
+        job = require_valid(a_job(command=["sleep", "600"], workers=1))
+
+        def trains(by: str, run: str) -> str:
+            key = airflow_key(by, "retrain_digits", run, "train", -1)
+            return live.backend.launch(Plan(job, key), TASK).run
+
+        gone, kept = trains("lab", "deleted"), trains("another Airflow", "deleted")
+        rest = load(examples).Rest(live.airflow.url)
+        dag_run = ("dags", "retrain_digits", "dagRuns")
+        assert rest.state(*dag_run, known.name) in ("queued", "running", "success", "failed")
+        assert rest.state(*dag_run, known.name, "taskInstances", "train") is not None
+        assert rest.state(*dag_run, known.name, "taskInstances", "train", "7") is None
+        assert rest.state(*dag_run, "deleted") is rest.state("dags", "no such DAG", "dagRuns", "x") is None
+        assert load(examples).stop_gone(live.backend, rest, "lab") == {gone: "its DAG run was deleted"}
+        again = trains("lab", "gone")
+        live.airflow.api("PATCH", "/dags/stop_gone_trainings", {"is_paused": False})
+        live.start("stop_gone_trainings")
+        until("it is stopped", lambda: state_of(live.backend.observe(again)) is State.STOPPED)
+        assert state_of(live.backend.observe(kept)) is State.RUNNING
+    finally:
+        live.stop()

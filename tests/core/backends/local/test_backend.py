@@ -582,6 +582,8 @@ def test_fields_without_a_meaning_here_are_named_in_one_line(backend: LocalBacke
     assert [n for n in handle.notes if "ignored on one machine" in n] == [
         "spot.prefer: ignored on one machine"
     ]
+    handle = backend.launch(a_plan(folder, QUICK, key="orphan", policy={"orphan": {"after": "2h"}}), ME)
+    assert "policy.orphan: ignored on one machine" in handle.notes
     job = {"framework": "tensorflow", "groups": {"worker": 1}, "workers": None}
     own = {"successPolicy": "AllWorkers", "enableDynamicWorker": True}
     handle = backend.launch(a_plan(folder, QUICK, key="tf", engine_spec=own, **job), ME)

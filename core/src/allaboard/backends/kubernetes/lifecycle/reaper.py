@@ -42,13 +42,10 @@ EVERY = leases.EVERY
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at a namespace: what was done, and notes for people. ``waits``: orphans whose clients may come
-    back.
-    """
+    """One look at a namespace: what was done, and notes for people."""
 
     tidied: tuple[Tidied, ...] = ()
     notes: tuple[str, ...] = ()
-    waits: int = 0
 
 
 def look(api: Api, holder: str) -> Look:
@@ -71,14 +68,12 @@ def look(api: Api, holder: str) -> Look:
     known = waiting.count(waiting.read(lease), [(o.run, o.mark, o.since or 0.0) for o in seen], gap)
     if not _written(api, lease, waiting.lease_body(holder, now, known, lease)):
         return Look(notes=("another reaper looked in the same moment",))
-    due, waits = [], 0
-    for orphan in seen:
-        counted = known[orphan.run].counted if orphan.run in known else 0.0
-        if orphan.left is not None and orphan.patience <= counted:
-            due.append(replace(orphan, left=0.0))
-        else:
-            waits += 1
-    return Look(tuple(_act(api, due, notes)), tuple(notes), waits)
+    due = [
+        replace(orphan, left=0.0)
+        for orphan in seen
+        if orphan.left is not None and orphan.run in known and orphan.patience <= known[orphan.run].counted
+    ]
+    return Look(tuple(_act(api, due, notes)), tuple(notes))
 
 
 def _orphans(

@@ -45,8 +45,8 @@ class Waiting:
 def count(
     before: Mapping[str, Waiting], seen: Iterable[tuple[str, str, float]], gap: float | None
 ) -> dict[str, Waiting]:
-    """The orphans that are waited for after a look, by run. ``seen``: run, mark and ``since`` of each orphan of this look;
-    ``gap``: seconds since the look before, None: there was none.
+    """The orphans that are waited for after a look, by run. ``seen``: run, mark and ``since`` of each orphan
+    of this look; ``gap``: seconds since the look before, None: there was none.
     """
     after = {}
     for run, mark, since in seen:
