@@ -42,14 +42,18 @@ Found = TypeVar("Found")
 
 
 def until(what: str, look: Callable[[], Found | None], seconds: float = PATIENCE) -> Found:
-    """What ``look`` finds, as soon as it finds something true. Fails, saying ``what`` never came."""
-    end = time.monotonic() + seconds
+    """What ``look`` finds, as soon as it finds something true. Fails, saying ``what`` never came.
+
+    The longer it has waited, the rarer it looks: each look is work for Airflow's API server.
+    """
+    began = time.monotonic()
     while True:
         found = look()
         if found:
             return found
-        assert time.monotonic() < end, f"within {seconds:.0f} s: {what}"
-        time.sleep(0.2)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"within {seconds:.0f} s: {what}"
+        time.sleep(min(max(0.2, waited / 20), 1.0))
 
 
 class Live:
@@ -73,7 +77,6 @@ class Live:
                 **self.environ,
                 "AIRFLOW__CORE__PARALLELISM": "6",
                 "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "3",
-                "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
                 "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
                 "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
                 "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",

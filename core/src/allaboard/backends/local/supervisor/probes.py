@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,6 +26,10 @@ _MOST_REPORTS = 2000
 twenty."""
 _LONGEST_LINE = LONGEST + 256
 _STEP = 0.5
+_SOCK_DIAG, _BY_FAMILY, _REQUEST_DUMP, _DONE = 4, 20, 0x301, 3
+"""Of sock_diag(7) and netlink(7): the protocol, the kind of the question, its flags, the end of an answer."""
+_LISTENS = 1 << 10
+_KERNEL_PATIENCE = 1.0
 
 
 @dataclass(slots=True)
@@ -110,7 +117,13 @@ class Rendezvous:
 
 
 def probe_port(port: int) -> Rendezvous | None:
-    """The state of a loopback port from /proc/net/tcp; None without such a file."""
+    """The state of a port of this host; None where the kernel does not tell.
+
+    The tables of all connections are read once somebody listens. Each read walks through every slot that the
+    kernel has for connections: some 10 ms of a CPU, where a question about one port takes 0.03.
+    """
+    if _is_listening(port) is False:
+        return Rendezvous(False, 0)
     suffix = f":{port:04X}".encode()
     is_listening, connected, readable = False, 0, False
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -126,6 +139,35 @@ def probe_port(port: int) -> Rendezvous | None:
                 is_listening = is_listening or fields[3] == b"0A"
                 connected += fields[3] == b"01"
     return Rendezvous(is_listening, connected) if readable else None
+
+
+def _is_listening(port: int) -> bool | None:
+    """Whether a socket listens at a port, on any address; None where the kernel has no such question."""
+    if sys.platform != "linux":
+        return None
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+            kernel.settimeout(_KERNEL_PATIENCE)
+            return any(_has_listener(kernel, each, port) for each in (socket.AF_INET, socket.AF_INET6))
+    except (OSError, struct.error):
+        return None
+
+
+def _has_listener(kernel: socket.socket, family: int, port: int) -> bool:
+    """Ask by sock_diag(7). Raises OSError where the kernel refuses, struct.error for half an answer."""
+    question = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, _LISTENS) + struct.pack("!H46x", port)
+    kernel.send(struct.pack("=IHHII", 16 + len(question), _BY_FAMILY, _REQUEST_DUMP, 0, 0) + question)
+    is_there = False
+    while True:
+        answer = kernel.recv(1 << 16)
+        while answer:
+            length, kind = struct.unpack_from("=IH", answer)
+            if kind == _DONE:
+                return is_there
+            if kind != _BY_FAMILY:
+                raise OSError(f"the kernel answers with a message of kind {kind}")
+            is_there = True
+            answer = answer[max(16, (length + 3) & ~3) :]
 
 
 def excerpt(path: Path, most: int = 256 << 20) -> str:
