@@ -236,6 +236,8 @@ def _put_places(job: Job, engine: Engine, rng: random.Random) -> None:
         job.pop("host_network", None)
     if job.get("policy", {}).get("restart") == "never":
         job["policy"].get("hang", {}).pop("then", None)
+    if "after" in job.get("policy", {}).get("orphan", {}):
+        job["policy"]["orphan"]["after"] = rng.choice(("1m", "3h", "1d", 600))
     stated = [job.get("resources", {})]
     stated += [
         g["resources"] for g in job.get("groups", {}).values() if isinstance(g, dict) and "resources" in g

@@ -113,6 +113,7 @@ EVERY: dict[str, Any] = {
             "training": "10h",
         },
         "hang": {"after": "20m", "then": "restart", "ask": "file"},
+        "orphan": {"after": "3h", "then": "finish"},
     },
     "checkpoints": {
         **WHOLE["checkpoints"],
