@@ -55,7 +55,7 @@ from allaboard.follow.run_record import RunRecord
 from allaboard.gangs import GANGS
 from allaboard.job.training_job import ORPHAN_AFTER_MAX
 from allaboard.render import labels
-from allaboard.runs.observation import State
+from allaboard.runs.observation import State, Stop
 from allaboard.runs.status import state_of
 from allaboard.text.names import key_hash
 from allaboard.text.units import from_rfc3339, rfc3339, seconds, show_seconds
@@ -79,6 +79,10 @@ SAFE: Mapping[str, float] = {
     "claim": 600.0,
 }
 """Seconds after the last sign of life from which on something is tidied up."""
+
+
+LOOKED_AT = 60.0
+"""Seconds between two looks of a reaper whether a run has ended that it does not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,50 @@ def _is_of(body: Json, stored: Stored) -> bool:
     return tuple(labels.label_of(body, n) for n in (labels.RUN, labels.ATTEMPT, labels.GENERATION)) == wanted
 
 
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A record that may be an orphan's, by itself and the Leases; its objects tell. ``patience``: seconds
+    from which on they are worth a look; ``stays``: its job says that it goes on to its end.
+    """
+
+    stored: Stored
+    mark: str
+    since: float
+    patience: float
+    stays: bool = False
+
+
+def suspect_of(stored: Stored, held: Mapping[str, Json] | None, now: float) -> Suspect | None:
+    """The suspect that a record is; None: its client lives, or it is over. ``held``: the Leases."""
+    record, mark = stored.record, _mark(stored)
+    if record.outcome is not None:
+        return None
+    if record.stop is not None:
+        return Suspect(stored, mark, record.stop.at, _stop_patience(record.stop))
+    patience, stays = _patience(record)
+    last = None if record.owner.kind == "detached" else last_seen(stored, held, now)
+    if record.object_uid is None:
+        begun, starting = _start(stored, last, patience)
+        return Suspect(stored, mark, begun or 0.0, starting)
+    if last is None:
+        return None
+    return Suspect(stored, mark, last, min(patience, LOOKED_AT) if stays else patience, stays)
+
+
+def _stop_patience(stop: Stop) -> float:
+    """Who has stopped it may be about to end the job. A reaper was killed at that: the next one goes on."""
+    return 0.0 if stop.by == REAPER else SAFE["stop"]
+
+
+def _start(stored: Stored, last: float | None, patience: float) -> tuple[float | None, float]:
+    """Since when a start stands still, and how long it may. Of one that takes long it is not known whether it
+    stands still, unless its client is gone (``last``: when that was last seen).
+    """
+    if last is None:
+        return stored.followed, SAFE["start"]
+    return max(last, stored.followed or 0.0), min(SAFE["start"], patience)
+
+
 def orphans_of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orphan]:
     """The orphan that a record and its objects are, if they are one. Of the picture it reads the Leases, the
     ConfigMaps and the time.
@@ -228,7 +276,7 @@ def orphans_of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orp
     stored, record, now = objects.stored, objects.record, picture.now
 
     def orphan(kind: str, reason: str, since: float | None, patience: float, stays: bool = False) -> Orphan:
-        mark = _mark(kind, stored)
+        mark = _mark(stored)
         left = _left(picture, Waiting(mark, since or 0.0), record.run, patience)
         return Orphan(
             kind, stored.name, record.run, reason, since, None if stays else left, patience, mark, stored
@@ -239,13 +287,10 @@ def orphans_of_record(objects: AttemptObjects, picture: Picture) -> Iterator[Orp
     observation = observation_of(objects)
     patience, stays = _patience(record)
     last = None if record.owner.kind == "detached" else last_seen(stored, picture.leases, now)
-    # Of a start that takes long it is not known whether it stands still, unless its client is gone.
-    starting = SAFE["start"] if last is None else min(SAFE["start"], patience)
-    begun = stored.followed if last is None else max(last, stored.followed or 0.0)
+    begun, starting = _start(stored, last, patience)
     if record.stop is not None and objects.job is not None and not objects.ending and not _is_over(objects):
         reason = f"{record.stop.by} stopped it ({record.stop.reason}), but its job is not ended"
-        # Who has stopped it may be about to end the job. A reaper was killed at that: the next one goes on.
-        yield orphan("stop", reason, record.stop.at, 0.0 if record.stop.by == REAPER else SAFE["stop"])
+        yield orphan("stop", reason, record.stop.at, _stop_patience(record.stop))
     elif not objects.was_created and record.stop is None:
         reason = f"{record.owner.id} began to start it, but its job is not created"
         yield orphan("start", reason, begun, starting)
@@ -271,9 +316,11 @@ def _patience(record: RunRecord) -> tuple[float, bool]:
     return usual, stated.get("then") == "finish"
 
 
-def _mark(kind: str, stored: Stored) -> str:
+def _mark(stored: Stored) -> str:
+    """Changed by whoever takes the run up, and by a stop."""
     record, owner = stored.record, stored.record.owner
-    parts = (kind, record.uid, owner.id, owner.phase, owner.kind, stored.lease, f"{stored.followed}")
+    state = "" if record.stop is None else "stopped"
+    parts = (state, record.uid, owner.id, owner.phase, owner.kind, stored.lease, f"{stored.followed}")
     return key_hash("\0".join(parts))
 
 

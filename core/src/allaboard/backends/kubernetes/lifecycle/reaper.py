@@ -1,8 +1,9 @@
 """The reaper: a process that ends runs in a namespace whose clients do not come back, by ``policy.orphan`` of
 their jobs (core/docs/contract.md, Orphans).
 
-A look lists the records of runs that are not over, and the Leases; it reads the objects of the few whose
-clients are gone, counts (`waiting`), writes its own Lease, and only then acts. Killed between any two
+A look lists the records of runs that are not over, and the Leases; it counts (`waiting`), writes its own
+Lease, and only then reads the objects of those whose time is up, and acts: `AT_ONCE` runs in a look, so that
+looks stay near each other however many clients are gone. Killed between any two
 requests it has done nothing that the next look does not finish. A run is stopped by a write of its record
 that names the version which was read: whoever takes up the run before that write keeps it.
 """
@@ -19,16 +20,15 @@ from allaboard.backends.kubernetes.client.resources import CONFIGMAPS, LEASES
 from allaboard.backends.kubernetes.lifecycle import waiting
 from allaboard.backends.kubernetes.lifecycle.orphans import (
     REAPER,
-    Orphan,
     Picture,
+    Suspect,
     Tidied,
-    last_seen,
     orphans_of_record,
+    suspect_of,
     tidied,
 )
 from allaboard.backends.kubernetes.observe.lookup import parse_records, read_objects
 from allaboard.backends.kubernetes.state import leases, records
-from allaboard.backends.kubernetes.state.records import Stored
 from allaboard.errors import AllaboardError, SiteError
 from allaboard.render import labels
 from allaboard.text.units import show_seconds
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 EVERY = leases.EVERY
 """Seconds between two looks."""
+AT_ONCE = 50
+"""Runs on which a look acts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,50 +66,35 @@ def look(api: Api, holder: str) -> Look:
     if gap is not None and abs(gap) > waiting.GAP:
         ago = show_seconds(abs(gap))
         notes.append(f"the last look was {ago} ago: each client gets its whole patience again")
-    seen = [*_orphans(api, stored, held, now, notes)]
-    known = waiting.count(waiting.read(lease), [(o.run, o.mark, o.since or 0.0) for o in seen], gap)
-    if not _written(api, lease, waiting.lease_body(holder, now, known, lease)):
+    suspects = {s.record.run: each for s in stored if (each := suspect_of(s, held, now)) is not None}
+    seen = [(run, suspect.mark, suspect.since) for run, suspect in suspects.items()]
+    known = waiting.count(waiting.read(lease), seen, gap)
+    due = {run: w.counted for run, w in known.items() if w.counted >= suspects[run].patience}
+    due = dict(sorted(due.items(), key=lambda item: -item[1])[:AT_ONCE])
+    anew = {run: replace(known[run], counted=0.0) for run in due if suspects[run].stays}
+    if not _written(api, lease, waiting.lease_body(holder, now, known | anew, lease)):
         return Look(notes=("another reaper looked in the same moment",))
-    due = [
-        replace(orphan, left=0.0)
-        for orphan in seen
-        if orphan.left is not None and orphan.run in known and orphan.patience <= known[orphan.run].counted
-    ]
-    return Look(tuple(_act(api, due, notes)), tuple(notes))
+    acts = _act(api, [(suspects[run], counted) for run, counted in due.items()], held, notes)
+    return Look(tuple(acts), tuple(notes))
 
 
-def _orphans(
-    api: Api, stored: Sequence[Stored], held: Mapping[str, Json], now: float, notes: list[str]
-) -> Iterator[Orphan]:
-    """The orphans among these records. The objects of a run are read only where its client is gone, or its
-    start or its stop is not finished.
-    """
-    some = [
-        each
-        for each in stored
-        if each.record.stop is not None
-        or each.record.object_uid is None
-        or last_seen(each, held, now) is not None
-    ]
-    starts = any(each.record.object_uid is None for each in some)
+def _act(
+    api: Api, due: Sequence[tuple[Suspect, float]], held: Mapping[str, Json], notes: list[str]
+) -> Iterator[Tidied]:
+    """Tidy up those of the suspects that are orphans, each with the seconds that were waited for it."""
+    starts = any(suspect.stored.record.object_uid is None for suspect, _ in due)
     of_attempts = f"{labels.selector()},{labels.ATTEMPT}"
     code = api.list(CONFIGMAPS, labels=of_attempts)[0] if starts else []
     mounted = tuple({"kind": CONFIGMAPS.kind, **body} for body in code)
-    for each in some:
+    for suspect, counted in due:
         try:
-            objects = read_objects(api, each)
+            objects = read_objects(api, suspect.stored)
+            picture = Picture((), (), (), mounted, (), held, objects.now)
+            for orphan in orphans_of_record(objects, picture):
+                if orphan.left is not None and orphan.patience <= counted:
+                    yield tidied(api, replace(orphan, left=0.0), REAPER)
         except ApiError as error:  # of one run, which is no trouble of the others
-            notes.append(f"{each.record.run} cannot be looked at: {error}")
-            continue
-        yield from orphans_of_record(objects, Picture((), (), (), mounted, (), held, now))
-
-
-def _act(api: Api, due: Sequence[Orphan], notes: list[str]) -> Iterator[Tidied]:
-    for orphan in due:
-        try:
-            yield tidied(api, orphan, REAPER)
-        except ApiError as error:
-            notes.append(f"{orphan.run} cannot be tidied up: {error}")
+            notes.append(f"{suspect.stored.record.run} cannot be looked at: {error}")
 
 
 def _written(api: Api, lease: Json | None, body: Json) -> bool:
