@@ -100,7 +100,7 @@ def test_an_airflow_2_is_refused_in_one_sentence(tmp_path: Path) -> None:
     answer = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
     assert answer.returncode == 1
     last = answer.stderr.splitlines()[-1]
-    assert last.startswith("ImportError: allaboard needs Airflow 3.1 or later") and "end of life" in last
+    assert last.startswith("ImportError: allaboard needs Airflow 3.1.8 or later") and "end of life" in last
 
 
 # --- questions of a trigger

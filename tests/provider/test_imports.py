@@ -28,7 +28,8 @@ ONLY_WHERE_IT_RUNS = (
 def loaded_by(code: str) -> set[str]:
     """The modules that this code loads beyond Airflow's own, in a process of its own."""
     script = (
-        "import sys\nimport airflow.sdk, airflow.triggers.base\nfrom airflow.sdk import *\n"
+        "import sys\nimport airflow.sdk, airflow.triggers.base\n"
+        "from airflow.sdk import DAG, Asset, BaseHook, BaseOperator, BaseSensorOperator\n"
         f"known = set(sys.modules)\n{code}\nprint(*sorted(set(sys.modules) - known))"
     )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

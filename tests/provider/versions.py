@@ -43,7 +43,7 @@ ENVIRONMENTS = {
     "3.2": Environment(">=3.2,<3.3", bounds=("fastapi<0.137", "cadwyn<8")),
     "3.3": Environment(">=3.3,<3.4"),
     "3.4": Environment(">=3.4.0a1,<3.5", options=("--prerelease", "allow")),
-    "lowest": Environment("", options=("--resolution", "lowest-direct"), bounds=("structlog<25.5",)),
+    "lowest": Environment("", options=("--resolution", "lowest-direct")),
     "newest": Environment("", python="3.13"),
 }
 

@@ -17,8 +17,8 @@ def _refuse_airflow_2() -> None:
     places = [] if airflow is None else [Path(place) for place in airflow.submodule_search_locations or ()]
     if places and not any((place / "sdk" / "__init__.py").exists() for place in places):
         raise ImportError(
-            "allaboard needs Airflow 3.1 or later, and the installed Airflow has no task SDK: it is an "
-            "Airflow 2, which is past its end of life; pip install 'apache-airflow>=3.1'"
+            "allaboard needs Airflow 3.1.8 or later, and the installed Airflow has no task SDK: it is an "
+            "Airflow 2, which is past its end of life; pip install 'apache-airflow>=3.1.8'"
         )
 
 
