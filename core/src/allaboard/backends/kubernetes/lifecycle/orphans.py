@@ -256,13 +256,14 @@ def suspect_of(stored: Stored, held: Mapping[str, Json] | None, now: float) -> S
 
 
 def _stop_patience(stop: Stop) -> float:
-    """Who has stopped it may be about to end the job. A reaper was killed at that: the next one goes on."""
+    """Seconds for which a stop may lack its effect."""
+    # Who has stopped it may be about to end the job. A reaper was killed at that: the next one goes on.
     return 0.0 if stop.by == REAPER else SAFE["stop"]
 
 
 def _start(stored: Stored, last: float | None, patience: float) -> tuple[float | None, float]:
-    """Since when a start stands still, and how long it may. Of one that takes long it is not known whether it
-    stands still, unless its client is gone (``last``: when that was last seen).
+    """The time since which a start stands still, and the seconds for which it may. Of a start that takes long
+    it is not known whether it stands still, unless its client is gone (``last``: when that was last seen).
     """
     if last is None:
         return stored.followed, SAFE["start"]
