@@ -142,7 +142,7 @@ def probe_port(port: int) -> Rendezvous | None:
 
 
 def _is_listening(port: int) -> bool | None:
-    """Whether a socket listens at a port, on any address; None where the kernel has no such question."""
+    """Return whether a socket listens at a port, on any address; None where the kernel does not tell."""
     if sys.platform != "linux":
         return None
     try:
