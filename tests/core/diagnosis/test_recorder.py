@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache
@@ -104,6 +105,38 @@ def test_ranks_over_nccl_that_give_other_sizes_do_not_agree() -> None:
     assert (parts.number, parts.blame) == (39, (22, 110))
     of_two = parted({0: usual, 1: other})
     assert of_two is not None and (of_two.kind, of_two.blame) == (Kind.MISMATCH, ())
+
+
+def of_torch_2_5(entered: int, done: int) -> str:
+    """A whole dump over NCCL as PyTorch's tutorial of the flight recorder prints it, with other numbers."""
+    entry = {
+        "frames": [{"name": "all_reduce", "filename": "torch/distributed/distributed_c10d.py", "line": 2696}],
+        "record_id": entered - 1, "pg_id": 0, "process_group": ["0", "default_pg"],
+        "collective_seq_id": entered, "p2p_seq_id": 0, "op_id": entered, "profiling_name": "nccl:all_reduce",
+        "time_created_ns": 1724779239936775119, "input_sizes": [[3, 4]], "input_dtypes": ["Float"],
+        "output_sizes": [[3, 4]], "output_dtypes": ["Float"],
+        "state": "completed" if entered == done else "scheduled", "time_discovered_started_ns": None,
+        "time_discovered_completed_ns": 1724779239975811724 if entered == done else None,
+        "retired": entered == done, "timeout_ms": 600000, "is_p2p": False,
+    }  # fmt: skip
+    status = {
+        "last_enqueued_collective": entered, "last_started_collective": -1, "last_completed_collective": done,
+    }  # fmt: skip
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    return json.dumps({"version": "2.5", "pg_config": config, "pg_status": {"0": status}, "entries": [entry]})
+
+
+@pytest.mark.parametrize("words", [False, True], ids=["numbers", "words"])
+def test_a_whole_dump_of_torch_over_nccl_tells_who_has_not_entered(words: bool) -> None:
+    """In the tutorial, rank 0 does a collective of which rank 1 knows nothing. Pickles hold numbers, and
+    `_dump_nccl_trace_json` writes them as texts.
+    """
+    dumps = {0: of_torch_2_5(5, 4), 1: of_torch_2_5(4, 4)}
+    if words:
+        dumps = {rank: re.sub(r'("last_\w+": )(-?\d+)', r'\1"\2"', dump) for rank, dump in dumps.items()}
+    parts = parted({rank: f"\n{dump}\n" for rank, dump in dumps.items()})
+    assert parts is not None and parts.kind is Kind.BEHIND
+    assert (parts.operation, parts.number, parts.blame, parts.inside) == ("all_reduce", 5, (1,), (0,))
 
 
 def test_sizes_may_differ_where_ranks_give_different_shares() -> None:
