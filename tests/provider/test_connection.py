@@ -273,6 +273,7 @@ def a_world(folder: Path) -> dict[str, Any]:
 CONTEXTS = [f"{user}-{cluster}" for user in WORLD for cluster in ("plain", "open", "named")]
 
 
+@pytest.mark.thorough(but=("None", "three-named"))
 @pytest.mark.parametrize("form", ["kube_config_path", "kube_config", "text", "usual"])
 @pytest.mark.parametrize("unverified", [None, True, "True", False, "false"])
 @pytest.mark.parametrize("context", [None, *CONTEXTS])
