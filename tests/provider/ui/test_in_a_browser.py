@@ -297,7 +297,7 @@ def test_the_dashboard_has_a_card_of_what_trains_and_what_waits(site: Site, page
     page.until(f"!!{INSIDE}?.body?.innerText.includes('Why it waits')")
 
 
-def test_the_form_of_a_connection_has_each_field_with_its_help(site: Site, page: Page) -> None:
+def test_airflow_knows_each_field_of_the_connections_form_with_its_help(site: Site) -> None:
     url = site.live.airflow.url
     token = ask(f"{url}/auth/token")[1]["access_token"]
     status, kinds = ask(f"{url}/ui/connections/hook_meta", token)
@@ -307,26 +307,6 @@ def test_the_form_of_a_connection_has_each_field_with_its_help(site: Site, page:
     assert set(fields) == set(FIELDS) and all(field["description"] for field in fields.values())
     hidden = {name for name, how in kind["standard_fields"].items() if how and how.get("hidden")}
     assert {"host", "login", "password", "port"} <= {name.replace("url_schema", "schema") for name in hidden}
-    page.open(f"{url}/connections")
-    button = "[...document.querySelectorAll('button')].find((b) => /Add Connection/i.test(b.textContent))"
-    page.until(f"!!{button}")
-    page.ask(f"{button}.click()")
-    chosen = (
-        "document.querySelector('[role=dialog] input[role=combobox], [role=dialog] [role=combobox] input')"
-    )
-    page.until(f"!!{chosen}")
-    page.ask(f"{chosen}.focus()")
-    page.do("Input.insertText", text="allaboard")
-    option = (
-        "[...document.querySelectorAll('[role=option]')].find((o) => o.textContent.trim() === 'allaboard')"
-    )
-    page.until(f"!!{option}")
-    page.ask(f"{option}.click()")
-    page.until_text("Kubernetes connection")
-    page.size(1360, 2200)
-    page.picture(PICTURES / "connection.png")
-    text = page.text()
-    assert all(field["description"][:40] in text for field in fields.values())
 
 
 def test_the_details_of_a_task_link_to_its_tab(site: Site, page: Page) -> None:
