@@ -69,7 +69,8 @@ class PickBestOperator(LeafByLeaf, BaseOperator):
             choice = best_of(candidates, str(self.metric), str(self.mode), most_failed=most_failed)
         for standing in choice.standings:
             rank = f"{standing.rank}." if standing.rank is not None else "-"
-            self.log.info("%4s %s: %s", rank, standing.name, standing.trouble or standing.value)
+            value = standing.trouble or f"{self.metric} {standing.value:g}"
+            self.log.info("%s %s: %s", rank, standing.name, value)
         if choice.best is None:
             raise self._error(choice.reason)
         self.log.info("%s", choice.reason)
