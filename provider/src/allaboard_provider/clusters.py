@@ -3,7 +3,7 @@ content, a context of it, or the default configuration.
 
 A connection means the same as for a KubernetesPodOperator (`KubernetesHook.get_conn` of the provider
 cncf.kubernetes), on a worker and in a triggerer: tests/provider/test_connection.py compares the two. The
-core reads it: the client library `kubernetes`, which that hook needs, takes 130 MB of a triggerer.
+core reads it: the client library `kubernetes`, which that hook needs, takes some 90 MB of a triggerer.
 
 Secrets stay in this process: what is cached by a name is cached by a digest.
 """
@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -199,14 +199,10 @@ def _read_files(names: Sequence[str], options: tuple[str, str]) -> Kubeconfig:
 
 def _namespace(connection: ClusterConnection) -> str:
     """The namespace of the connection, else of the environment, else of our own pod."""
-    from allaboard.backends.kubernetes.client.loader import SERVICE_ACCOUNT
+    from allaboard.backends.kubernetes.client.loader import namespace_of_pod
 
-    namespace = connection.value("namespace")
-    if namespace or os.environ.get("ALLABOARD_NAMESPACE"):
-        return str(namespace or os.environ["ALLABOARD_NAMESPACE"])
-    with suppress(OSError):
-        return (SERVICE_ACCOUNT / "namespace").read_text().strip() or "default"
-    return "default"
+    named = connection.value("namespace") or os.environ.get("ALLABOARD_NAMESPACE")
+    return str(named or namespace_of_pod() or "default")
 
 
 class ConnectionCredentials:

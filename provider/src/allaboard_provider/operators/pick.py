@@ -36,7 +36,6 @@ class PickBestOperator(LeafByLeaf, BaseOperator):
     - A metric that is missing, null, NaN or infinite never wins. Its training has not failed.
     - A training that was skipped, as by ``stop_rest_when``, does not count.
     - The task fails where no training is left.
-
     """
 
     template_fields: Sequence[str] = ("results", "metric", "mode", "most_failed")

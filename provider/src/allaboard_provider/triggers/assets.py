@@ -162,7 +162,7 @@ class NewCheckpointTrigger(StoreWatcher):
 
     def look(self, uri: str, seen: Any) -> tuple[list[dict[str, Any]], Any]:
         from allaboard.errors import BadInput
-        from allaboard_provider.triggers.checkpoints import newest_of_runs
+        from allaboard_provider.triggers.checkpoints import age, newest_of_runs
 
         there = newest_of_runs(uri)
         if len(there) > MOST_RUNS:
@@ -177,17 +177,13 @@ class NewCheckpointTrigger(StoreWatcher):
         now = {run: max(step, _step(seen.get(run))) for run, step in steps.items()}
         # A disk that is away for a while shows no runs: they are not new when it is back.
         every = {**seen, **now}
-        return [_facts_of_checkpoint(each) for each in sorted(new, key=_age)], (
+        return [_facts_of_checkpoint(each) for each in sorted(new, key=age)], (
             every if len(every) <= MOST_RUNS else now
         )
 
 
 def _step(value: Any) -> int:
     return value if isinstance(value, int) else -1
-
-
-def _age(checkpoint: Checkpoint) -> tuple[str, int]:
-    return (checkpoint.manifest.created or "", checkpoint.step)
 
 
 def _facts_of_promotion(promotion: Promotion) -> dict[str, Any]:

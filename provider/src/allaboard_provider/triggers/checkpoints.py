@@ -39,7 +39,7 @@ def newest(uri: str, after: int | None = None) -> dict[str, Any] | None:
     candidates = [each for each in newest_of_runs(uri).values() if after is None or each.step > after]
     if not candidates:
         return None
-    last = max(candidates, key=lambda each: (each.manifest.created or "", each.step))
+    last = max(candidates, key=age)
     return {
         "uri": last.uri,
         "step": last.step,
@@ -47,6 +47,11 @@ def newest(uri: str, after: int | None = None) -> dict[str, Any] | None:
         "metrics": dict(last.metrics),
         "created": last.manifest.created,
     }
+
+
+def age(checkpoint: Checkpoint) -> tuple[str, int]:
+    """Return what puts checkpoints of several runs in order, the oldest first."""
+    return (checkpoint.manifest.created or "", checkpoint.step)
 
 
 def newest_of_runs(uri: str) -> dict[str, Checkpoint]:
